@@ -169,7 +169,7 @@ def alone(job: str, name: str, batch: int) -> dict[str, Any]:
         "stages": embedding.seconds,
         "parameters": embedding.oracle.n_parameters,
         "note": embedding.sketch.note,
-        "batch": embedding.oracle.scorer.batch_size,
+        "batch": embedding.oracle.batch_size,
     }
 
 

@@ -140,7 +140,7 @@ def alone(given: argparse.Namespace) -> dict[str, Any]:
         "stages": embedding.seconds,
         "share": embedding.evidence.share,
         "note": embedding.sketch.note,
-        "batch": embedding.oracle.scorer.batch_size,
+        "batch": embedding.oracle.batch_size,
     }
 
 

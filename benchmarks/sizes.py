@@ -4,7 +4,7 @@
 
 Linear models, trees and networks on four data sets with 5 % of the training labels flipped; queries
 of one, ten and all errors; 10, 50 and 5 % of the rows removed. `benchmarks/sizes_settings.csv` says
-which settings are for choosing (the corrections `SIZE` of `exempla.tasks.removal`) and which for
+which settings are for choosing (the corrections `SIZE` of `exempla.tasks.verify`) and which for
 reporting; it was written before anything was measured. Every setting has two stated effects: the
 answer (measured if retraining is quick) and the corrected prediction alone. The retrained effect is
 the mean over trainings with seeds that the answer has not used.
@@ -31,9 +31,8 @@ from sklearn.preprocessing import scale
 from exempla import Explainer
 from exempla.data import take_examples
 from exempla.tasks.explain import explain_from
-from exempla.tasks.removal import SIZE, kind_of
 from exempla.tasks.retrain import refit
-from exempla.tasks.verify import judge_rows
+from exempla.tasks.verify import SIZE, judge_rows, kind_of
 
 SETTINGS = Path(__file__).with_name("sizes_settings.csv")
 FLIPPED = 0.05

@@ -54,7 +54,7 @@ class Stages:
             steps.append((value - folded) / reader.rate)
         family = Gaussian(1.0) if isinstance(family, Gaussian) else family
         return Stages(
-            examples.leaves.astype(np.int64), asked.leaves.astype(np.int64), steps, start,
+            examples.X.astype(np.int64), asked.X.astype(np.int64), steps, start,
             reader.rate, reader.l2, family, examples.codes, asked.codes,
         )  # fmt: skip
 

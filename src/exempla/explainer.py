@@ -500,7 +500,7 @@ class Explainer:
     ) -> RemovalEffect:
         """Predict what removing these training examples does to the queried predictions.
 
-        `scale` corrects the size of the prediction (`exempla.tasks.removal.SIZE`).
+        `scale` corrects the size of the prediction (`exempla.tasks.verify.SIZE`).
         """
         removed = check_rows(indices, self.n_train, "indices", "training examples")
         kernel = self.kernel("influence")

@@ -75,3 +75,13 @@ def test_a_large_model_has_its_strongest_directions_found_alone(monkeypatch, tor
     np.testing.assert_allclose(vectors.T @ vectors, np.eye(8), atol=1e-10)
     assert (np.abs((vectors[:, :5] * others[:, :5]).sum(0)) > 1 - 1e-6).all()
     assert few.inputs.total is None  # what it was found from makes room
+
+
+@pytest.mark.parametrize("decay", [0, 4, 8])
+def test_cholesky_qr_spans_what_householder_qr_does(decay):
+    torch.manual_seed(decay)
+    graded = torch.linalg.qr(torch.randn(300, 40))[0] * torch.logspace(0, -decay, 40)
+    columns = graded @ torch.randn(40, 40)
+    found, wanted = moments._cholesky_qr(columns.double()), torch.linalg.qr(columns.double())[0]
+    torch.testing.assert_close(found.T @ found, torch.eye(40, dtype=torch.float64))
+    torch.testing.assert_close(found @ (found.T @ wanted), wanted, rtol=1e-5, atol=1e-5)

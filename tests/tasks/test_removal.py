@@ -13,7 +13,8 @@ from sklearn.preprocessing import scale
 
 import exempla
 from exempla.report.words import terminal_text
-from exempla.tasks import removal, retrain
+from exempla.tasks import retrain
+from exempla.tasks import verify as removal
 from exempla.tasks.verify import judge_rows
 
 X, Y = load_breast_cancer(return_X_y=True)
@@ -47,7 +48,7 @@ def test_where_retraining_is_cheap_the_effect_is_measured(model) -> None:
 
 
 def test_a_slow_model_is_predicted_with_an_interval(monkeypatch) -> None:
-    monkeypatch.setattr(removal._Trainer, "is_quick", lambda *_: False)
+    monkeypatch.setattr(removal._Retrainer, "is_quick", lambda *_: False)
     model = MLPClassifier((8,), max_iter=50, random_state=0).fit(*TRAIN)
     found = exempla.explain(model, TRAIN, TEST, k=20, progress=False)
     effect, size = found.removal, removal.SIZE["network"]

@@ -24,7 +24,7 @@ from exempla.cli.console import command_line, plain
 from exempla.cli.output import Job
 from exempla.data import take_rows
 from exempla.errors import ExemplaError
-from exempla.oracles.sklearn.registry import is_trees
+from exempla.oracles.sklearn.unwrap import is_trees
 from exempla.progress import stage, waiting
 from exempla.report import About
 from exempla.report.evidence import decisive_parts

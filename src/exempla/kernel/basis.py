@@ -5,8 +5,8 @@ A sketch is an orthonormal basis V; the row of a score s is Vᵀs. There are thr
 * `IdentitySketch`: V = I. Scores are written out, for models with few parameters.
 * `SpanSketch` (the dual form): when there are fewer examples than parameters, scores span few
   directions. With J the landmark rows and J Jᵀ = L Lᵀ the basis is V = Jᵀ L⁻ᵀ, so Vᵀs = L⁻¹ (J s)
-  needs only dot products of scores, which the factors give. Landmarks are the model's Fisher rows,
-  reduced to an independent set by pivoted Cholesky, and every training score outside their span.
+  needs only dot products of scores, which the factors give. Landmarks are an independent set of
+  the model's Fisher rows and the training scores, found by pivoted Cholesky.
 * `KroneckerSketch`: the leading directions of the K-FAC eigenbasis, for models too large to write a
   score out. For each layer, the second moments of the inputs and of the output gradients (under the
   model's own labels) are diagonalised. The Fisher eigenvalue of u_in ⊗ u_out is close to the
@@ -260,6 +260,18 @@ class _LayerBasis:
     outputs: Array
     pairs: Pairs
 
+    @classmethod
+    def of(
+        cls, inputs: Spectrum, outputs: Spectrum, first: np.ndarray, second: np.ndarray
+    ) -> _LayerBasis:
+        """Return the basis of these pairs of an input and an output direction."""
+        rows, first = np.unique(first, return_inverse=True)
+        columns, second = np.unique(second, return_inverse=True)
+        places: Any = (first, second, first * len(columns) + second)
+        if not isinstance(inputs.vectors, np.ndarray):  # on the device: no transfer per batch
+            places = [inputs.vectors.new_tensor(p, dtype=int) for p in places]
+        return cls(inputs.vectors[:, rows], outputs.vectors[:, columns], Pairs(*places))
+
     @property
     def width(self) -> int:
         return len(self.pairs.flat)
@@ -306,12 +318,14 @@ class KroneckerSketch(Sketch):
             strongest(*sides, width, float(m.trace))
             for sides, m in zip(spectra, moments, strict=True)
         ]
-        everything = np.concatenate([f.strengths for f in found])
+        everything = np.concatenate([values for *_, values in found])
         lead = min(width, int(np.count_nonzero(everything > 0)))
         cut = np.partition(everything, len(everything) - lead)[len(everything) - lead]
-        chosen = [f.above(max(cut, np.finfo(float).tiny)) for f in found]
-        bases = tuple(keep(*sides, best) for sides, best in zip(spectra, chosen, strict=True))
-        return cls(layers, bases)
+        bases = []
+        for sides, (first, second, values) in zip(spectra, found, strict=True):
+            kept = values >= max(cut, np.finfo(float).tiny)
+            bases.append(_LayerBasis.of(*sides, first[kept], second[kept]) if kept.any() else None)
+        return cls(layers, tuple(bases))
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Return the basis as NumPy arrays, to be stored."""
@@ -349,43 +363,26 @@ class KroneckerSketch(Sketch):
 
     def coordinates(self, vector: Array) -> Array:
         """Return Vᵀv of a vector of all parameters (torch), (p,)."""
-        blocks = zip(self.bases, self._blocks(vector), strict=True)
-        return concatenate([b.coordinates(block) for b, block in blocks if b is not None])
+        blocks = vector.split([d_in * d_out for d_in, d_out in self.shapes])
+        each = zip(self.bases, self.shapes, blocks, strict=True)
+        return concatenate([b.coordinates(x.reshape(shape)) for b, shape, x in each if b])
 
     def lifted(self, row: Array) -> Array:
         """Return V z as a vector of all parameters (torch), (P,)."""
-        parts, start = [], 0
-        for basis, (d_in, d_out) in zip(self.bases, self.shapes, strict=True):
-            if basis is None:
-                parts.append(row.new_zeros(d_in * d_out))
-                continue
-            parts.append(basis.lifted(row[start : start + basis.width]).reshape(-1))
-            start += basis.width
-        return concatenate(parts)
-
-    def _blocks(self, vector: Array) -> list[Array]:
-        blocks, start = [], 0
-        for d_in, d_out in self.shapes:
-            blocks.append(vector[start : start + d_in * d_out].reshape(d_in, d_out))
-            start += d_in * d_out
-        return blocks
+        parts = row.split([b.width if b else 0 for b in self.bases])
+        each = zip(self.bases, self.shapes, parts, strict=True)
+        return concatenate(
+            [
+                b.lifted(part).reshape(-1) if b else row.new_zeros(d_in * d_out)
+                for b, (d_in, d_out), part in each
+            ]
+        )
 
 
-class _Strongest(NamedTuple):
-    """Pairs of an input and an output direction of one layer, with their eigenvalues."""
-
-    inputs: np.ndarray
-    outputs: np.ndarray
-    strengths: np.ndarray
-
-    def above(self, cut: float) -> _Strongest:
-        """Return the pairs with at least this eigenvalue."""
-        good = self.strengths >= cut
-        return _Strongest(self.inputs[good], self.outputs[good], self.strengths[good])
-
-
-def strongest(inputs: Spectrum, outputs: Spectrum, width: int, trace: float) -> _Strongest:
-    """Return candidates that include the `width` leading pairs.
+def strongest(
+    inputs: Spectrum, outputs: Spectrum, width: int, trace: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return pairs of directions that include the `width` leading ones, and their eigenvalues.
 
     With eigenvalues in descending order, (i + 1)(j + 1) − 1 pairs are at least as large as (i, j),
     so only pairs with (i + 1)(j + 1) ≤ width are needed.
@@ -395,19 +392,7 @@ def strongest(inputs: Spectrum, outputs: Spectrum, width: int, trace: float) -> 
     )
     first = np.repeat(np.arange(len(most)), most)
     second = np.arange(len(first)) - np.repeat(np.cumsum(most) - most, most)
-    return _Strongest(first, second, inputs.values[first] * outputs.values[second] * trace)
-
-
-def keep(inputs: Spectrum, outputs: Spectrum, pairs: _Strongest) -> _LayerBasis | None:
-    """Return the basis of these pairs; None if there are none."""
-    if not len(pairs.inputs):
-        return None
-    rows, first = np.unique(pairs.inputs, return_inverse=True)
-    columns, second = np.unique(pairs.outputs, return_inverse=True)
-    places: Any = (first, second, first * len(columns) + second)
-    if not isinstance(inputs.vectors, np.ndarray):  # indices on the device: no transfer per batch
-        places = [inputs.vectors.new_tensor(p, dtype=int) for p in places]
-    return _LayerBasis(inputs.vectors[:, rows], outputs.vectors[:, columns], Pairs(*places))
+    return first, second, inputs.values[first] * outputs.values[second] * trace
 
 
 def _penalty_matrix(layers: tuple[Layer, ...], bases: tuple[_LayerBasis | None, ...]) -> np.ndarray:

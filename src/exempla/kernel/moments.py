@@ -13,6 +13,7 @@ give are computed, by subspace iteration.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -209,7 +210,27 @@ def _orthonormal(columns: Array) -> Array:
         return np.linalg.qr(columns)[0]
     import torch
 
+    if columns.is_cuda:
+        with suppress(torch.linalg.LinAlgError):  # columns that depend on one another
+            return _cholesky_qr(columns)
     return torch.linalg.qr(columns)[0]
+
+
+def _cholesky_qr(columns: Array) -> Array:
+    """Orthonormalise the columns by Cholesky factors of their Gram matrix, in double precision.
+
+    Householder reflections come one after another and leave a GPU waiting. The shift keeps the
+    first factor positive definite; two more rounds make the columns orthonormal.
+    """
+    import torch
+
+    q = columns.double()
+    for shift in (1e-12, 0.0, 0.0):
+        gram = q.T @ q
+        gram.diagonal().add_(shift * gram.trace())
+        factor = torch.linalg.cholesky(gram)
+        q = torch.linalg.solve_triangular(factor.T, q, upper=True, left=False)
+    return q.to(columns.dtype)
 
 
 def _same_memory(one: Array, other: Array | None) -> bool:

@@ -52,26 +52,7 @@ def make_oracle(
     >>> make_oracle(LogisticRegression().fit([[0.0], [1.0]], ["no", "yes"])).likelihood
     'bernoulli'
     """
-    if isinstance(model, Oracle):
-        return model
-    if _is_module(unwrap(model)):
-        from exempla.oracles.torch.oracle import TorchOracle
-        from exempla.oracles.torch.trainers import reader_of
-
-        reader = reader_of(model)
-        return TorchOracle(unwrap(model), likelihood, parameters, device, reader=reader)
-    if device is not None and str(device) != "cpu":
-        raise ExemplaError(
-            f"device={device!r:.60} applies to torch models only. This model runs on the CPU: "
-            "leave it out."
-        )
-    from exempla.oracles.scores import ArrayOracle, ArrayScores, ScoreModel
-
-    if isinstance(model, ArrayScores | ScoreModel):
-        return ArrayOracle(model)
-    from exempla.oracles.sklearn.registry import sklearn_oracle
-
-    return sklearn_oracle(model, likelihood, parameters)
+    return make_oracles([model], likelihood, parameters, device)[0]
 
 
 def unwrap(model: Any) -> Any:
@@ -174,4 +155,22 @@ def make_oracles(
         from exempla.oracles.sklearn.unwrap import with_checkpoints
 
         models = with_checkpoints(models)
-    return [make_oracle(model, likelihood, parameters, device) for model in models]
+    return [_array_oracle(model, likelihood, parameters, device) for model in models]
+
+
+def _array_oracle(model: Any, likelihood: Any, parameters: Any, device: Any) -> Oracle:
+    """Return the oracle of a model that computes with NumPy."""
+    if isinstance(model, Oracle):
+        return model
+    if device is not None and str(device) != "cpu":
+        raise ExemplaError(
+            f"device={device!r:.60} applies to torch models only. This model runs on the CPU: "
+            "leave it out."
+        )
+    from exempla.oracles.scores import ArrayOracle, ArrayScores, ScoreModel
+
+    if isinstance(model, ArrayScores | ScoreModel):
+        return ArrayOracle(model)
+    from exempla.oracles.sklearn.unwrap import sklearn_oracle
+
+    return sklearn_oracle(model, likelihood, parameters)

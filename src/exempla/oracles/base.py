@@ -279,7 +279,7 @@ class Oracle(ABC):
 
     def gauss_newton(self, train: Any) -> Any:
         """Return the Fisher of the training examples as an operator on all parameters, or None if
-        the oracle has none (see `exempla.oracles.torch.scorer`)."""
+        the oracle has none (see `exempla.oracles.torch.curvature`)."""
         return None
 
     @property

@@ -132,7 +132,8 @@ class Factors:
 
     def take(self, positions: np.ndarray) -> Factors:
         """Return the rows at these positions, in this order."""
-        return Factors(self.a[positions], self.g[positions])
+        rows = as_slice(positions)
+        return Factors(self.a[rows], self.g[rows])
 
     def join(self, others: list[Factors]) -> Factors:
         """Concatenate with the others' rows; shorter ones are padded with zero positions."""
@@ -170,6 +171,18 @@ class Factors:
     def _vectors(self, side: Side) -> Array:
         v = self.a if side == "inputs" else self.g
         return v.reshape(-1, v.shape[-1]) if v.ndim == 3 else v
+
+
+def as_slice(positions: np.ndarray) -> np.ndarray | slice:
+    """Return consecutive positions as a slice, which makes a view where positions copy.
+
+    >>> as_slice(np.array([2, 3, 4])), as_slice(np.array([3, 2]))
+    (slice(2, 5, None), array([3, 2]))
+    """
+    at = np.asarray(positions)
+    if at.dtype == bool or len(at) == 0 or (len(at) > 1 and not (np.diff(at) == 1).all()):
+        return at
+    return slice(int(at[0]), int(at[-1]) + 1) if at[0] >= 0 else at
 
 
 def pad(array: Array, positions: int) -> Array:

@@ -21,8 +21,6 @@ from exempla.oracles.factors import Factors
 
 __all__ = ["ArrayOracle", "ArrayScores", "ScoreModel"]
 
-_BATCH_ROWS = 1024
-
 
 @dataclass(frozen=True)
 class ArrayScores:
@@ -99,7 +97,7 @@ class ScoreModel:
     draws: int = 4
     seed: int = 0
     penalty: float = 0.0
-    batch_size: int = _BATCH_ROWS
+    batch_size: int = 1024
 
     @classmethod
     def from_log_prob(
@@ -169,19 +167,19 @@ class ArrayOracle(Oracle):
 
     def __init__(self, model: ArrayScores | ScoreModel) -> None:
         _refuse_options(model)
+        self._given = isinstance(model, ArrayScores)
+        if isinstance(model, ArrayScores):  # the data are the scores
+            model = ScoreModel(lambda x, _: x, draws=1, penalty=model.penalty)
         self.model = model
         self.layers: tuple[Layer, ...] = ()
-        given = isinstance(model, ArrayScores)
-        self._size = _BATCH_ROWS if given else model.batch_size
-        self._sample = None if given else model.sample
         self._density = False  # True if the training data have no labels: p(x)
         self.fisher_note = "empirical: the given scores"
-        if self._sample is not None and isinstance(model, ScoreModel):
+        if model.sample is not None:
             self.fisher_note = f"sampled: {model.draws} label(s) per example, seed {model.seed}"
 
     def read(self, data: Any, *, role: Literal["train", "test"]) -> _ArrayExamples:
         """Check the data by scoring all rows once."""
-        if isinstance(self.model, ArrayScores):
+        if self._given:
             examples = self._read_scores(data, role)
         else:
             problems: list[str] = []
@@ -250,7 +248,7 @@ class ArrayOracle(Oracle):
     def _probe(self, examples: _ArrayExamples) -> tuple[int, np.ndarray]:
         """Return the number of parameters, and the rows whose scores are not finite."""
         width, bad = 0, []
-        for rows, batch in examples.chunks(self._size):
+        for rows, batch in examples.chunks(self.model.batch_size):
             unlabelled = examples.labels is None and examples.needs_labels
             y = self.predict(batch) if unlabelled else batch.labels
             g = self._gradient(batch.X, y, len(rows))
@@ -259,10 +257,7 @@ class ArrayOracle(Oracle):
         return width, np.concatenate(bad)
 
     def _gradient(self, x: Any, y: Any, n: int) -> np.ndarray:
-        if isinstance(self.model, ArrayScores):
-            g = x
-        else:
-            g = real_numbers(self.model.score(x, y), "The result of score(x, y)")
+        g = real_numbers(self.model.score(x, y), "The result of score(x, y)")
         if g.ndim != 2 or len(g) != n:
             raise ExemplaError(
                 f"score(x, y) must return one gradient per row, ({n}, parameters) here, but "
@@ -272,13 +267,13 @@ class ArrayOracle(Oracle):
 
     def scores(self, examples: _ArrayExamples, labels: Labels = "true") -> Iterator[ScoreRows]:
         """Yield one row per example, in order, in batches."""
-        for rows, batch in examples.chunks(self._size):
+        for rows, batch in examples.chunks(self.model.batch_size):
             y = batch.labels if labels == "true" else self._predicted(batch)
             g = self._gradient(batch.X, y, len(rows))
             yield _dense(rows, g if batch.weights is None else g * batch.weights[:, None])
 
     def _predicted(self, batch: _ArrayExamples) -> Any:
-        if isinstance(self.model, ArrayScores):
+        if self._given:
             raise ExemplaError(
                 "Given scores already fix the labels they were computed at: pass scores under the "
                 "predicted labels and leave labels at 'true'."
@@ -287,41 +282,40 @@ class ArrayOracle(Oracle):
 
     def fisher_rows(self, examples: _ArrayExamples) -> Iterator[ScoreRows]:
         """Yield the given Fisher rows, scores at sampled labels, or the scores themselves."""
-        draws = self.model.draws if isinstance(self.model, ScoreModel) and self._sample else 1
-        rng = np.random.default_rng(getattr(self.model, "seed", 0))
-        for rows, batch in examples.chunks(self._size):
-            root = 1.0 if batch.weights is None else np.sqrt(batch.weights)[:, None]
+        sample = self.model.sample
+        draws = 1 if sample is None else self.model.draws
+        rng = np.random.default_rng(self.model.seed)
+        for rows, batch in examples.chunks(self.model.batch_size):
             if batch.fisher is not None:
-                each = batch.fisher.shape[1]
-                yield _dense(np.repeat(rows, each), batch.fisher.reshape(-1, batch.fisher.shape[2]))
+                each, width = batch.fisher.shape[1:]
+                yield _dense(np.repeat(rows, each), batch.fisher.reshape(-1, width))
                 continue
+            root = 1.0 if batch.weights is None else np.sqrt(batch.weights)[:, None]
             for _ in range(draws):
                 x, y = batch.X, batch.labels
-                if self._sample is not None:
-                    drawn = self._sample(x, rng)
+                if sample is not None:
+                    drawn = sample(x, rng)
                     x, y = (drawn, None) if y is None else (x, drawn)
                 yield _dense(rows, self._gradient(x, y, len(rows)) * root / np.sqrt(draws))
 
     def predict(self, examples: _ArrayExamples) -> np.ndarray:
         """Return the predictions of the user's function."""
-        predict = getattr(self.model, "predict", None)
+        predict = self.model.predict
         if predict is None:
             raise ExemplaError(
                 "These examples have no labels and the model cannot predict any: give (X, y), or "
                 "ScoreModel(predict=...)."
             )
-        return np.concatenate(
-            [np.asarray(predict(batch.X)) for _, batch in examples.chunks(self._size)]
-        )
+        batches = examples.chunks(self.model.batch_size)
+        return np.concatenate([np.asarray(predict(batch.X)) for _, batch in batches])
 
     def log_likelihood(self, examples: _ArrayExamples) -> np.ndarray:
         """Return log p(y | x, θ̂) of each example under its given label."""
-        log_prob = getattr(self.model, "log_prob", None)
+        log_prob = self.model.log_prob
         if log_prob is None:
             raise ExemplaError("This model has no log-likelihood: give ScoreModel(log_prob=...).")
-        return np.concatenate(
-            [np.asarray(log_prob(b.X, b.labels)) for _, b in examples.chunks(self._size)]
-        )
+        batches = examples.chunks(self.model.batch_size)
+        return np.concatenate([np.asarray(log_prob(b.X, b.labels)) for _, b in batches])
 
 
 def _refuse_options(model: ArrayScores | ScoreModel) -> None:

@@ -23,8 +23,8 @@ from exempla.selection import Selector, TopInfluence, select
 from exempla.selection.rows import RELATIVE_TIE, descending
 from exempla.tasks.copies import Copies
 from exempla.tasks.explain import check_question, pick, trusted_query
-from exempla.tasks.removal import memory_forecast, with_removal
 from exempla.tasks.retrain import check_fit, fitted
+from exempla.tasks.verify import memory_forecast, with_removal
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

@@ -36,14 +36,14 @@ from exempla.tasks.mistakes import (
     is_about_errors,
     queried_rows,
 )
-from exempla.tasks.removal import (
+from exempla.tasks.retrain import judge_held_out
+from exempla.tasks.verify import (
     auto_limit,
     is_diffuse,
     memory_forecast,
     smallest_set,
     with_removal,
 )
-from exempla.tasks.retrain import judge_held_out
 
 Found = TypeVar("Found", bound=Explanation)
 _SHOWN_IF_DIFFUSE = 10

@@ -31,8 +31,7 @@ from exempla.data import arrays_of, n_rows, take_examples, unpack
 from exempla.errors import ExemplaError
 from exempla.influence import CLASSES
 from exempla.oracles import make_oracle
-from exempla.oracles.sklearn.unwrap import is_fitted
-from exempla.oracles.trees.oracle import keep_size
+from exempla.oracles.sklearn.unwrap import is_boosted, is_fitted, unwrap
 from exempla.quality import FEW, LOOKED_AT, Judged
 
 _PROBE_ROWS = 300
@@ -58,13 +57,16 @@ def redraw(module: Any) -> None:
     False
     """
     import torch
+    from torch.nn.parameter import is_lazy  # of unknown shape: nothing was learned yet
 
     layers = list(_children_first(module, frozen=False, seen=set()))
     frozen = [p for p in module.parameters() if not p.requires_grad]
     frozen += [b for layer, still in layers if still for b in layer.buffers(recurse=False)]
+    named = module.named_parameters()
+    trained = {name: p for name, p in named if p.requires_grad and not is_lazy(p)}
     with torch.no_grad():
         kept = [tensor.clone() for tensor in frozen]
-        for parameter in (p for p in module.parameters() if p.requires_grad and not _is_lazy(p)):
+        for parameter in trained.values():
             parameter.fill_(float("nan"))
             parameter.grad = None
         for layer, still in layers:
@@ -73,7 +75,14 @@ def redraw(module: Any) -> None:
                 _reset(layer)
         for tensor, before in zip(frozen, kept, strict=True):
             tensor.copy_(before)
-    _refuse_unset(module)
+    unset = [name for name, p in trained.items() if bool(p.detach().isnan().any())]
+    if unset:
+        more = f" and {len(unset) - 3} more" if len(unset) > 3 else ""
+        raise ExemplaError(
+            f"{type(module).__name__} cannot be retrained from scratch, because no "
+            f"reset_parameters() sets its parameters {', '.join(unset[:3])}{more}: add such a "
+            "method to the module that owns them, or freeze them with requires_grad_(False)."
+        )
 
 
 def _children_first(module: Any, frozen: bool, seen: set[int]) -> Iterator[tuple[Any, bool]]:
@@ -105,28 +114,6 @@ def _reset(layer: Any) -> None:
             continue
         reset()
         return
-
-
-def _is_lazy(parameter: Any) -> bool:
-    """Return True if the shape is unknown before the first batch: nothing was learned yet."""
-    from torch.nn.parameter import is_lazy
-
-    return is_lazy(parameter)
-
-
-def _refuse_unset(module: Any) -> None:
-    unset = [
-        name
-        for name, p in module.named_parameters()
-        if p.requires_grad and not _is_lazy(p) and bool(p.detach().isnan().any())
-    ]
-    if unset:
-        more = f" and {len(unset) - 3} more" if len(unset) > 3 else ""
-        raise ExemplaError(
-            f"{type(module).__name__} cannot be retrained from scratch, because no "
-            f"reset_parameters() sets its parameters {', '.join(unset[:3])}{more}: add such a "
-            "method to the module that owns them, or freeze them with requires_grad_(False)."
-        )
 
 
 Fit = Callable[[Any, Any, Any, np.ndarray | None], Any]
@@ -201,13 +188,32 @@ def refit(
     (True, 3)
     """
     with seeded(seed):
-        if fit is not None:
-            return _fit_by(fit, _copy(model), X, y, weights)
         fresh = _copy(model)
+        if fit is not None:
+            failed = f"fit(module, X, y, sample_weight) failed on {describe(X)} with"
+            trained = _trying(lambda: fit(fresh, X, y, weights), failed)
+            if trained is None:
+                raise ExemplaError("fit returned None: it must return the fitted module.")
+            return trained
         if not keep_random_state:
             names = [n for n in fresh.get_params() if n.split("__")[-1] == "random_state"]
             fresh.set_params(**dict.fromkeys(names, seed))
-        return _fit(fresh, X, y, weights, quiet)
+        given = {} if weights is None else {_weight_argument(fresh): weights}
+        with warnings.catch_warnings():
+            if quiet:
+                warnings.simplefilter("ignore", ConvergenceWarning)
+            failed = f"{type(fresh).__name__} could not be fitted to {describe(X)}:"
+            return _trying(lambda: fresh.fit(X, y, **given), failed)
+
+
+def _trying(train: Callable[[], Any], failed: str) -> Any:
+    """Train; raise what goes wrong as an ExemplaError that starts with these words."""
+    try:
+        return train()
+    except (ExemplaError, MemoryError):
+        raise
+    except Exception as error:  # the model and `fit` may be the user's own and raise anything
+        raise ExemplaError(f"{failed} {error_line(error)}") from error
 
 
 @contextmanager
@@ -235,12 +241,47 @@ def _copy(model: Any) -> Any:
     """Return the model as it was before any training."""
     if is_estimator(model):
         fresh = _unfitted(model)
-        keep_size(fresh, model)
+        _keep_size(fresh, model)
         return fresh
     copied = copy.deepcopy(model)
     if is_module(copied):
         redraw(copied)
     return copied
+
+
+def _keep_size(fresh: Any, model: Any) -> None:
+    """Give an unfitted copy of a boosted model the number of trees that the model stopped at.
+
+    Early stopping uses validation rows that a refit does not have. Keeping the number of trees
+    makes refits differ from the model in their rows alone. `fresh` is changed in place.
+    """
+    last, new = unwrap(model).model, unwrap(fresh).model
+    kept = _stopped_at(last) if is_boosted(last) and hasattr(new, "set_params") else None
+    if kept is None:
+        return
+    given = new.get_params()
+    sizes = ("n_estimators", "iterations", "num_boost_round", "num_trees")
+    size = next((name for name in sizes if name in given), sizes[0])
+    off = {"early_stopping_rounds": None, "early_stopping_round": None, "use_best_model": False}
+    new.set_params(**{size: kept}, **{name: off[name] for name in off if given.get(name)})
+
+
+def _stopped_at(model: Any) -> int | None:
+    """Return the rounds after which early stopping on the caller's validation rows ended training.
+
+    scikit-learn's early stopping sets rows aside itself, in a refit as well.
+    """
+    library = type(model).__module__.partition(".")[0]
+    if library == "lightgbm":
+        best = model.best_iteration_ if model.__sklearn_is_fitted__() else None
+        return int(best) if best else None
+    if library == "xgboost" and getattr(model, "early_stopping_rounds", None) is not None:
+        fitted = model.__sklearn_is_fitted__()
+        best = model.get_booster().attr("best_iteration") if fitted else None
+        return None if best is None else int(best) + 1
+    if library == "catboost" and model.is_fitted() and model.get_best_iteration() is not None:
+        return int(model.tree_count_)
+    return None
 
 
 def _unfitted(model: Any) -> Any:
@@ -258,35 +299,6 @@ def _unfitted(model: Any) -> Any:
             f"{type(model).__name__} cannot be retrained: {error_line(error)} Its constructor "
             "must store every argument unchanged."
         ) from error
-
-
-def _fit_by(fit: Fit, model: Any, X: Any, y: Any, weights: np.ndarray | None) -> Any:
-    try:
-        trained = fit(model, X, y, weights)
-    except (ExemplaError, MemoryError):
-        raise
-    except Exception as error:  # the user's code may raise anything
-        raise ExemplaError(
-            f"fit(module, X, y, sample_weight) failed on {describe(X)} with {error_line(error)}"
-        ) from error
-    if trained is None:
-        raise ExemplaError("fit returned None: it must return the fitted module.")
-    return trained
-
-
-def _fit(model: Any, X: Any, y: Any, weights: np.ndarray | None, quiet: bool) -> Any:
-    given = {} if weights is None else {_weight_argument(model): weights}
-    with warnings.catch_warnings():
-        if quiet:
-            warnings.simplefilter("ignore", ConvergenceWarning)
-        try:
-            return model.fit(X, y, **given)
-        except (ExemplaError, MemoryError):
-            raise
-        except Exception as error:  # the model may be the user's own and raise anything
-            raise ExemplaError(
-                f"{type(model).__name__} could not be fitted to {describe(X)}: {error_line(error)}"
-            ) from error
 
 
 def _weight_argument(model: Any) -> str:

@@ -1,6 +1,14 @@
-"""Verify an explanation: retrain without the selected examples and compare.
+"""What happens if the rows of an explanation are removed: predicted, measured, and verified.
 
-There are three arms, each with several seeds: all training rows, without the selected ones, and
+Where retraining takes no longer than the answer did, as for most scikit-learn models and boosted
+trees, the effect is measured: the model is retrained without the rows, and without as many random
+ones. Elsewhere it is predicted by one Newton step, which is right for linear models. A network
+moves further than its linearisation, so the step is corrected by a factor and has a wide interval.
+For trees no size is stated: removing rows changes their splits, and the effect after retraining is
+5 to 100 times the predicted one. `SIZE` was estimated on the settings marked `choose` in
+benchmarks/sizes_settings.csv; docs/experiments/sizes.csv has the figures of the others.
+
+`verify` has three arms, each with several seeds: all training rows, without the selected ones, and
 without equally many random ones (drawn anew for every seed). Each is evaluated on the queried
 predictions and on other predictions. Look at both: removal repairs what was queried, and may harm
 the rest.
@@ -8,25 +16,255 @@ the rest.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+import time
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from scipy.stats import t as student
 from sklearn.base import is_classifier
 
+from exempla.arrays import nbytes_of
 from exempla.checks import check_seed, check_times
-from exempla.data import arrays_of, listing, n_rows, take_examples
+from exempla.data import absent_labels, arrays_of, listing, n_rows, take_examples
 from exempla.errors import ExemplaError
 from exempla.influence import CLASSES
-from exempla.oracles import make_oracle
+from exempla.memory import Forecast, explain_bytes
+from exempla.oracles import is_checkpoint, make_oracle
 from exempla.oracles.likelihoods import Likelihood
+from exempla.progress import waiting
 from exempla.results import Explanation, Question
-from exempla.tasks.retrain import Fit, check_fit, is_estimator, refit
+from exempla.tasks.retrain import Fit, check_fit, is_estimator, is_module, refit
 
+REACH = 0.8
+"""Share of the effect of the largest set considered that a smaller one must have."""
+MAX_AUTO_ROWS, MIN_AUTO_ROWS, MAX_AUTO_SHARE = 200, 50, 0.05
+"""Bounds of the largest set that k="auto" considers: rows, and share of the training set."""
+DIFFUSE_GAIN = 0.05
+"""Gain in mean log-likelihood below which no small set of rows causes the errors."""
+DIFFUSE_FIXED = 0.05
+"""Share of the errors that such a set may fix at most."""
+MIN_SECONDS = {"linear": 2.0, "network": 5.0, "trees": 30.0}
+"""Seconds that retraining may always take. Only a measurement tells the size for trees."""
+_PROBE_ROWS = 300
+_MAX_SEEDS, _RANDOM_DRAWS = 6, 3
+LEVEL = 0.9
+"""Level of all intervals."""
 ARMS = ("nothing removed", "selected removed", "random removed")
 _MAX_LOG_LIKELIHOOD = 1e100
 """Largest absolute log-likelihood whose mean and spread can be computed."""
+
+
+class Size(NamedTuple):
+    """Correction of a predicted size: a factor on the change in log-odds, and the quotient of
+    retrained and corrected effect at the lower and upper end of a 90 % interval."""
+
+    factor: float
+    low: float
+    high: float
+
+
+SIZE = {
+    "linear": Size(1.0, 0.9, 1.25),
+    "network": Size(1.5, 0.5, 2.5),
+    "trees": Size(7.0, 0.0, np.inf),
+}
+
+
+def kind_of(explainer: Any) -> str:
+    """Return "linear", "trees" or "network": what decides how a removal is predicted."""
+    oracle = explainer.embeddings[0].oracle
+    if oracle.trees:
+        return "trees"
+    return "network" if len(oracle.layers) > 1 else "linear"
+
+
+def auto_limit(n: int) -> int:
+    """Return the most training rows that k="auto" considers.
+
+    >>> [auto_limit(n) for n in (10, 400, 2_000, 1_000_000)]
+    [5, 50, 100, 200]
+    """
+    most = min(MAX_AUTO_ROWS, max(MIN_AUTO_ROWS, round(MAX_AUTO_SHARE * n)))
+    return max(1, min(most, n // 2))
+
+
+def smallest_set(effects: np.ndarray) -> int:
+    """Return the length of the shortest prefix with REACH of the largest cumulative effect.
+
+    >>> smallest_set(np.array([5.0, 4.0, 0.5, 0.25, 0.25]))
+    2
+    """
+    total = np.cumsum(effects)
+    return int(np.argmax(total >= REACH * total.max())) + 1 if total.max() > 0 else 1
+
+
+def is_diffuse(explainer: Any, rows: np.ndarray, test: Any, labels: Any, weights: Any) -> bool:
+    """Return True if removing even these rows hardly changes the queried predictions."""
+    factor = SIZE[kind_of(explainer)].factor
+    effect = explainer.removal_effect(rows, test, labels, weights, scale=factor)
+    n = len(explainer.embeddings[0].oracle.read(test, role="test"))
+    return effect.log_likelihood < DIFFUSE_GAIN and (effect.n_fixed or 0) < DIFFUSE_FIXED * n
+
+
+def memory_forecast(model: Any, train: Any, fit: Any, whitened: bool = True) -> Forecast:
+    """Return the memory forecast, with a copy of the inputs if the model may be retrained.
+
+    Most models are retrained without the examples found; a network only if `fit` says how.
+    """
+    retrained = isinstance(train, tuple) and (fit is not None or not is_module(model))
+    inputs = nbytes_of(train[0]) if retrained else 0
+    return partial(explain_bytes, inputs=inputs, whitened=whitened)
+
+
+def with_removal(found: Explanation, fit: Any, elapsed: float) -> Explanation:
+    """Return the explanation with the effect of its removal, measured if that is quick.
+
+    `elapsed` is how many seconds the explanation has taken: retraining may take as long again.
+    """
+    question = found.question
+    assert question is not None
+    explainer = question.explainer
+    if not len(found):
+        return found
+    size = SIZE[kind_of(explainer)]
+    some = queried(question)
+    predicted = asdict(
+        explainer.removal_effect(
+            found.removed, some, found.labels, question.shares, scale=size.factor
+        )
+    )
+    change = predicted["log_likelihood"]
+    ends = sorted((change * size.low, change * size.high))
+    effect = {**predicted, "measured": False, "low": ends[0], "high": ends[1]}
+    if not np.isfinite(size.high):
+        effect |= {"low": None, "high": None}  # JSON knows no infinity
+    measured = measure(found, fit, max(MIN_SECONDS[kind_of(explainer)], elapsed))
+    if measured is not None:
+        effect = {**effect, **measured, "predicted": change}
+    return replace(found, removal=effect)
+
+
+def measure(found: Explanation, fit: Any, seconds: float) -> dict[str, Any] | None:
+    """Retrain without the rows of an explanation, and without random ones, if time allows.
+
+    Returns the fields of `removal` that were measured, or None: the model cannot be retrained, the
+    training data are no arrays, or training would take longer than `seconds`.
+    """
+    question = found.question
+    assert question is not None
+    models = question.explainer.models
+    others = [m for m in models[1:] if not is_checkpoint(m)]
+    if others or found.labels != "true" or question.examples.labels is None:
+        return None
+    try:
+        trainer = _Retrainer(question, fit)
+        if not trainer.is_quick(found.removed, seconds):
+            return None
+        with waiting("measuring the effect of the removal"):
+            return trainer.measure(found.removed, seconds)
+    except (ExemplaError, TypeError, ValueError):  # what cannot be retrained is predicted
+        return None
+
+
+class _Retrainer:
+    """Retrains the model of a question without some rows."""
+
+    def __init__(self, question: Question, fit: Fit | None) -> None:
+        self._model, self._fit, self._question = question.explainer.models[0], fit, question
+        check_fit(self._model, fit)
+        self._data = arrays_of(question.explainer.train_data, "training data")
+        self.n = n_rows(self._data[0])
+        # a regression keeps the scale of the model that was asked about: arms can be compared
+        family = getattr(question.explainer.embeddings[0].oracle, "family", None)
+        keep = isinstance(family, Likelihood) and not family.discrete
+        self._likelihood = family if keep else "auto"
+
+    def _train(self, rows: np.ndarray, seed: int) -> tuple[Any, Any]:
+        X, y, weights = take_examples(self._data, rows)
+        return refit(self._model, X, y, weights, self._fit, seed), (X, y)
+
+    def judged(self, removed: np.ndarray, seed: int, *sets: Any) -> list[tuple[np.ndarray, Any]]:
+        """Return log-likelihood and correctness of the rows of each set after retraining."""
+        model, learned = self._train(np.setdiff1d(np.arange(self.n), removed), seed)
+        return [judge_rows(model, data, self._likelihood, learned) for data in sets]
+
+    def is_quick(self, removed: np.ndarray, seconds: float) -> bool:
+        """Return True if all retrainings fit into the time; a small fit is timed first."""
+        y = np.asarray(self._data[1])
+        keep = np.setdiff1d(np.arange(self.n), removed)
+        if y.dtype.kind != "f" and len(absent_labels(y, y[keep])):
+            return False  # a class would be lost
+        fits = 3  # all rows, without the named ones, without random ones
+        order = np.random.default_rng(0).permutation(self.n)
+        for size in (_PROBE_ROWS, max(_PROBE_ROWS, self.n // 4)):
+            rows = order[:size]
+            start = time.perf_counter()
+            self._train(rows, 0)
+            took = time.perf_counter() - start
+            if fits * took * self.n / len(rows) <= seconds:
+                return True
+            if took * fits > seconds:
+                return False
+        return False
+
+    def measure(self, removed: np.ndarray, seconds: float) -> dict[str, Any]:
+        """Return the measured effect, averaged over seeds if training is random."""
+        query, shares = queried(self._question), self._question.shares
+        rng, start, nothing = np.random.default_rng(0), time.perf_counter(), removed[:0]
+        changes, draws, flips = [], [], []
+        first = None
+
+        def change(rows: np.ndarray, seed: int, before: Any) -> tuple[float, Any]:
+            ((after, right),) = self.judged(rows, seed, query)
+            return float(np.average(after - before, weights=shares)), right
+
+        def random_change(seed: int, before: Any) -> float:
+            return change(rng.choice(self.n, len(removed), replace=False), seed, before)[0]
+
+        for seed in range(_MAX_SEEDS):
+            ((before, was),) = self.judged(nothing, seed, query)
+            if first is not None and np.allclose(before, first, rtol=1e-6, atol=1e-9):
+                break  # training is deterministic
+            first = before
+            effect, now = change(removed, seed, before)
+            changes.append(effect)
+            if was is not None and now is not None:
+                flips.append((np.sum(~was & now), np.sum(was & ~now)))
+            if len(draws) < _RANDOM_DRAWS:
+                draws.append(random_change(seed, before))
+            if time.perf_counter() - start > seconds and len(changes) >= 3:
+                break
+        while len(draws) < _RANDOM_DRAWS:  # however long it takes, or the answer would vary
+            draws.append(random_change(0, first))
+        value, half = float(np.mean(changes)), half_width(changes, LEVEL)
+        fixed, broken = (round(x) for x in np.mean(flips, axis=0)) if flips else (None, None)
+        return {
+            "measured": True,
+            "log_likelihood": value,
+            "low": value - half,
+            "high": value + half,
+            "random_baseline": float(np.mean(draws)),
+            "random_sd": float(np.std(draws, ddof=1)),
+            "n_fixed": fixed,
+            "n_broken": broken,
+        }
+
+
+def half_width(values: Any, level: float = 0.95) -> float:
+    """Return half the width of an interval of the mean (Student's t); 0 for one value."""
+    n = len(values)
+    if n < 2:
+        return 0.0
+    return float(student.ppf((1 + level) / 2, n - 1) * np.std(values, ddof=1) / np.sqrt(n))
+
+
+def queried(question: Question) -> Any:
+    """Return the test data of the queried predictions."""
+    test, rows = question.test, question.rows
+    return test if rows is None else take_examples(test, rows)
 
 
 @dataclass(frozen=True)
@@ -93,12 +331,6 @@ class Verification:
 
 def arm_table(runs: pd.DataFrame, by: list[str], measures: tuple[str, ...]) -> pd.DataFrame:
     """Return mean and half a 95 % interval (Student's t) of each measure, one row per group."""
-    from scipy.stats import t
-
-    def half_width(values: pd.Series) -> float:
-        n = len(values)
-        return float(t.ppf(0.975, n - 1) * values.std(ddof=1) / np.sqrt(n)) if n > 1 else 0.0
-
     groups = runs.groupby(by, sort=False)
     columns = {}
     for name in measures:
@@ -156,23 +388,13 @@ def verify(
             "explain_errors or clean itself, not a copy that was saved or renumbered."
         )
     seeds, first_seed = check_times("seeds", seeds), check_seed(first_seed)
-    model = question.explainer.models[0]
-    check_fit(model, fit)
-    X, y, weights = arrays_of(question.explainer.train_data, "training data")
-    judged = _judged_sets(question, holdout)
-    likelihood = likelihood_of(question)
-    n, selected = n_rows(X), explanation.removed
-    lines = []
+    trainer, selected = _Retrainer(question, fit), explanation.removed
+    judged, lines = _judged_sets(question, holdout), []
     for seed in range(first_seed, first_seed + int(seeds)):
-        chance = np.random.default_rng(seed).choice(n, len(selected), replace=False)
-        removals = (np.array([], dtype=np.int64), selected, chance)
-        for arm, removed in zip(ARMS, removals, strict=True):
-            keep = np.setdiff1d(np.arange(n), removed)
-            left = None if weights is None else weights[keep]
-            learned = (take_examples(X, keep), take_examples(y, keep))
-            fitted = refit(model, *learned, left, fit, seed)
-            for name, data in judged.items():
-                values, right = judge_rows(fitted, data, likelihood, learned)
+        chance = np.random.default_rng(seed).choice(trainer.n, len(selected), replace=False)
+        for arm, removed in zip(ARMS, (selected[:0], selected, chance), strict=True):
+            results = trainer.judged(removed, seed, *judged.values())
+            for name, (values, right) in zip(judged, results, strict=True):
                 accuracy = np.nan if right is None else float(right.mean())
                 found = {"accuracy": accuracy, "log_likelihood": float(values.mean())}
                 lines.append({"arm": arm, "seed": seed, "judged": name, **found})
@@ -181,26 +403,17 @@ def verify(
 
 def _judged_sets(question: Question, holdout: Any) -> dict[str, Any]:
     """Return the queried predictions and those that were not queried."""
-    test, positions = question.test, question.rows
-    sets = {"queried": test if positions is None else take_examples(test, positions)}
+    sets, positions = {"queried": queried(question)}, question.rows
     if holdout is not None:
         sets["not queried"] = holdout
     elif positions is not None:
-        rest = np.setdiff1d(np.arange(n_rows(arrays_of(test, "test data")[1])), positions)
+        n = n_rows(arrays_of(question.test, "test data")[1])
+        rest = np.setdiff1d(np.arange(n), positions)
         if len(rest):
-            sets["not queried"] = take_examples(test, rest)
+            sets["not queried"] = take_examples(question.test, rest)
     for data in sets.values():
         arrays_of(data, "test data")
     return sets
-
-
-def likelihood_of(question: Question) -> Any:
-    """Return the likelihood under which all arms are judged.
-
-    A regression keeps the scale of the model that was asked about, so that arms can be compared.
-    """
-    family = getattr(question.explainer.embeddings[0].oracle, "family", None)
-    return family if isinstance(family, Likelihood) and not family.discrete else "auto"
 
 
 def judge_rows(

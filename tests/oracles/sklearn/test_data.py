@@ -32,7 +32,7 @@ from sklearn.svm import NuSVC
 
 from exempla.errors import ExemplaError, UnfittedModelError, UnsupportedModelError
 from exempla.oracles import make_oracle
-from exempla.oracles.sklearn import data as sklearn_data
+from exempla.oracles.sklearn import base as sklearn_base
 
 X, CODES = load_iris(return_X_y=True)
 Y = np.array(["setosa", "versicolor", "virginica"])[CODES]
@@ -116,7 +116,7 @@ def test_sparse_perceptron_equals_dense():
 def test_batches_are_in_order_and_cover_everything(monkeypatch):
     whole = scored(MODEL, X, Y)
     monkeypatch.setattr("exempla.oracles.sklearn.oracle.MAX_BATCH_ROWS", 7)
-    monkeypatch.setattr(sklearn_data, "CHUNK_ROWS", 11)
+    monkeypatch.setattr(sklearn_base, "CHUNK_ROWS", 11)
     oracle = make_oracle(MODEL)
     examples = oracle.read((X, Y), role="train")
     batches = list(oracle.scores(examples))
@@ -207,7 +207,7 @@ def test_column_transformer_imputes_before_rows_are_judged():
 def test_transformed_rows_too_big_to_keep_are_transformed_again(monkeypatch):
     pipe = make_pipeline(StandardScaler(), LogisticRegression()).fit(X, Y)
     kept = scored(pipe, X, Y)
-    monkeypatch.setattr(sklearn_data, "MAX_KEPT_BYTES", 0)
+    monkeypatch.setattr(sklearn_base, "MAX_KEPT_BYTES", 0)
     oracle = make_oracle(pipe)
     examples = oracle.read((X, Y), role="train")
     assert examples.transform is not None
@@ -375,7 +375,7 @@ def test_a_search_without_refit_has_no_model():
 def test_tfidf_in_chunks_equals_tfidf_at_once(monkeypatch):
     pipe = make_pipeline(TfidfVectorizer(), LogisticRegression()).fit(TEXTS, KINDS)
     whole = scored(pipe, TEXTS, KINDS)
-    monkeypatch.setattr(sklearn_data, "CHUNK_ROWS", 3)
+    monkeypatch.setattr(sklearn_base, "CHUNK_ROWS", 3)
     np.testing.assert_allclose(scored(pipe, TEXTS, KINDS), whole)
 
 

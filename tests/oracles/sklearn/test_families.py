@@ -176,23 +176,23 @@ def test_the_metric_of_a_loss_is_its_curvature_and_its_penalty_balances(model):
 
 
 REGRESSIONS = [
-    (GammaRegressor(alpha=0.1), POSITIVE, lambda f: deviance(2, f.dispersion)),
-    (TweedieRegressor(power=1.5, alpha=0.1), WITH_ZEROS, lambda f: deviance(1.5, f.dispersion)),
-    (TweedieRegressor(power=3, alpha=0.1), POSITIVE, lambda f: deviance(3, f.dispersion)),
-    (TweedieRegressor(power=0, link="log"), POSITIVE, lambda f: deviance(0, f.dispersion)),
+    (GammaRegressor(alpha=0.1), POSITIVE, lambda f: deviance(2, f.scale)),
+    (TweedieRegressor(power=1.5, alpha=0.1), WITH_ZEROS, lambda f: deviance(1.5, f.scale)),
+    (TweedieRegressor(power=3, alpha=0.1), POSITIVE, lambda f: deviance(3, f.scale)),
+    (TweedieRegressor(power=0, link="log"), POSITIVE, lambda f: deviance(0, f.scale)),
     (TweedieRegressor(power=1), COUNTS, lambda f: deviance(1, 1.0)),
     (TweedieRegressor(power=0), NUMBERS, lambda f: deviance(0, f.variance)),
-    (HuberRegressor(alpha=0.3), NUMBERS, lambda f: huber(f.threshold, f.variance)),
+    (HuberRegressor(alpha=0.3), NUMBERS, lambda f: huber(f.threshold, f.scale)),
     (BayesianRidge(), NUMBERS, lambda f: deviance(0, f.variance)),
     (SGDRegressor(**SGD), NUMBERS, lambda f: deviance(0, f.variance)),
-    (SGDRegressor(loss="huber", **SGD), NUMBERS, lambda f: huber(0.1, f.variance)),
-    (SGDRegressor(loss="epsilon_insensitive", **SGD), NUMBERS, lambda f: tube(0.1, f.corner)),
+    (SGDRegressor(loss="huber", **SGD), NUMBERS, lambda f: huber(0.1, f.scale)),
+    (SGDRegressor(loss="epsilon_insensitive", **SGD), NUMBERS, lambda f: tube(0.1, f.scale)),
     (
         SGDRegressor(loss="squared_epsilon_insensitive", **SGD),
         NUMBERS,
         lambda f: squared_tube(0.1),
     ),
-    (LinearSVR(epsilon=0.2), NUMBERS, lambda f: tube(0.2, f.corner)),
+    (LinearSVR(epsilon=0.2), NUMBERS, lambda f: tube(0.2, f.scale)),
     (
         LinearSVR(epsilon=0.2, loss="squared_epsilon_insensitive"),
         NUMBERS,
@@ -283,7 +283,7 @@ def test_ard_penalises_each_column_by_its_own_precision():
 
 def test_fishers_of_the_likelihoods_are_expectations():
     outputs = np.array([[0.3], [-0.7]])
-    family = Tweedie(2.0, dispersion=0.4)
+    family = Tweedie(2.0, scale=0.4)
     for out in outputs:
         mean = np.exp(out[0])
         spread = quad(
@@ -291,7 +291,7 @@ def test_fishers_of_the_likelihoods_are_expectations():
         )[0]
         assert family.fisher_root(out[None])[1][0, 0] ** 2 == pytest.approx(spread, rel=1e-6)
     # the density integrates to one, and its squared score to the Fisher
-    robust = Huber(1.2, variance=0.7)
+    robust = Huber(1.2, scale=0.7)
     one = np.zeros((1, 1))
 
     def density(r):
@@ -304,10 +304,10 @@ def test_fishers_of_the_likelihoods_are_expectations():
 
 def test_gamma_and_inverse_gaussian_densities_are_scipys():
     y = np.array([0.5, 2.0])
-    found = Tweedie(2.0, dispersion=0.4).log_prob(np.array([[0.1], [0.4]]), y)
+    found = Tweedie(2.0, scale=0.4).log_prob(np.array([[0.1], [0.4]]), y)
     expected = gamma.logpdf(y, 2.5, scale=0.4 * np.exp([0.1, 0.4]))
     np.testing.assert_allclose(found, expected)
-    inverse = Tweedie(3.0, dispersion=0.4)
+    inverse = Tweedie(3.0, scale=0.4)
     total = quad(lambda v: np.exp(inverse.log_prob(np.array([[0.2]]), np.array([v]))[0]), 1e-9, 200)
     assert total[0] == pytest.approx(1.0, rel=1e-5)
 
@@ -315,7 +315,7 @@ def test_gamma_and_inverse_gaussian_densities_are_scipys():
 def test_dispersion_and_corner_come_from_the_training_data():
     oracle, _ = read_train(GammaRegressor().fit(X, POSITIVE), X, POSITIVE)
     mean = GammaRegressor().fit(X, POSITIVE).predict(X)
-    assert oracle.family.dispersion == pytest.approx(np.mean((POSITIVE / mean - 1) ** 2))
+    assert oracle.family.scale == pytest.approx(np.mean((POSITIVE / mean - 1) ** 2))
     assert isinstance(make_oracle(TweedieRegressor(power=0).fit(X, NUMBERS)).family, Gaussian)
     with pytest.raises(ExemplaError, match="not above zero in rows 0, 1, 2, 3, 4 and 145 more"):
         read_train(GammaRegressor().fit(X, POSITIVE), X, -POSITIVE)

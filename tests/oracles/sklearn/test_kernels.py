@@ -67,8 +67,8 @@ def test_a_kernel_machine_is_linear_in_the_span_of_its_rows(model, y):
     np.testing.assert_allclose(outputs, expected.reshape(outputs.shape), atol=1e-6)
     assert oracle.predict(train).tolist() == pytest.approx(model.predict(X).tolist())
     # the span carries the kernel itself
-    phi = oracle._dense.network.first(X)
-    kernel = oracle._dense.network.first.kernel
+    phi = oracle._dense.first(X)
+    kernel = oracle._dense.first.kernel
     np.testing.assert_allclose(phi @ phi.T, kernel(X, X), atol=1e-6)
 
 
@@ -110,7 +110,7 @@ def test_support_vectors_nearly_balance_their_penalty():
 def test_the_process_fisher_is_the_hessian():
     model = GaussianProcessClassifier(RBF(2.0), optimizer=None).fit(X, HARD)
     oracle, train = read_train(model, X, HARD)
-    phi = oracle._dense.network.first(X)
+    phi = oracle._dense.first(X)
     p = expit(phi @ oracle.theta)
     np.testing.assert_allclose(
         summed(oracle, train), (phi * (p * (1 - p))[:, None]).T @ phi, atol=1e-9

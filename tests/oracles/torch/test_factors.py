@@ -10,15 +10,9 @@ import torch
 from torch import Tensor
 
 from exempla.oracles.factors import Factors
-from exempla.oracles.torch import operands as chunks
-from exempla.oracles.torch.factors import (
-    ConvFactors,
-    ConvShape,
-    DenseFactors,
-    PairFactors,
-    SumFactors,
-)
-from exempla.oracles.torch.operands import OneHot, Vectors
+from exempla.oracles.torch import factors as chunks
+from exempla.oracles.torch.conv import ConvFactors, ConvShape
+from exempla.oracles.torch.factors import DenseFactors, OneHot, PairFactors, SumFactors, Vectors
 
 N = 5
 

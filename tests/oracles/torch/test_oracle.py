@@ -236,7 +236,7 @@ def test_out_of_memory_halves_the_batch_and_goes_on() -> None:
     rows = list(oracle.scores(everyone))
     assert np.concatenate([r.sample for r in rows]).tolist() == list(range(N))
     torch.testing.assert_close(written_out(rows), scores(plain, want))
-    oracle.scorer.batch_size = None
+    oracle.batch_size = None
     mine, theirs = (
         written_out(list(o.fisher_rows(e))) for o, e in ((oracle, everyone), (plain, want))
     )

@@ -108,7 +108,7 @@ def test_a_row_that_is_held_between_steps_holds_nothing_open() -> None:
     oracle = TorchOracle(model)
     train = oracle.read(DATA, role="train")
     before = portrait(model)
-    oracle.scorer.batch_size = 2
+    oracle.batch_size = 2
     walks = [oracle.scores(train), oracle.fisher_rows(train)]
     for walk in walks:
         next(walk)
@@ -271,7 +271,7 @@ def test_a_model_is_looked_at_as_its_user_left_it() -> None:
         seen.append([m.training for m in copied.modules()])
 
     thread = threading.Thread(target=look)
-    with borrower.scorer.restorer.borrowed():
+    with borrower.restorer.borrowed():
         assert not model.body[0].weight.requires_grad
         thread.start()
         thread.join(0.2)  # waits, as long as the model is not as it was

@@ -90,7 +90,7 @@ def test_scores_equal_autograd(name: str) -> None:
     for i in range(zoo.N):
         (batch,) = examples.read(i, i + 1)
         with recurrent_backward():
-            outputs = oracle.scorer.run(case.model, batch)
+            outputs = oracle.run(case.model, batch)
             value = oracle.head.log_prob(outputs, batch).sum()
             want = by_autograd(oracle, value, torch.ones_like(value))
         assert want.norm() > 0
@@ -116,7 +116,7 @@ def test_fisher_rows_sum_to_the_expectation(name: str) -> None:
     for i in range(zoo.N):
         (batch,) = examples.read(i, i + 1)
         with recurrent_backward():
-            outputs = oracle.scorer.run(case.model, batch)
+            outputs = oracle.run(case.model, batch)
         want = torch.zeros(4, 4, dtype=torch.float64, device=DEVICE)
         for p, cotangent in expectation(oracle, outputs):
             s = by_autograd(oracle, outputs, cotangent).double() @ directions

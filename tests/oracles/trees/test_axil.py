@@ -12,7 +12,7 @@ from sklearn.linear_model import Ridge
 import exempla
 from exempla.errors import ExemplaError, UnsupportedModelError
 from exempla.oracles.trees.axil import boosting_gradients, boosting_influence
-from exempla.oracles.trees.oracle import TreeOracle
+from exempla.oracles.trees.oracle import TreeOracle, earlier_stages
 from tests.oracles.trees.cases import fitted, needs
 
 CASES = [
@@ -31,7 +31,7 @@ def replayed(oracle: Any, train: Any, test: Any, weights: np.ndarray, y: np.ndar
     from exempla.oracles.trees.axil import _ReversePass
 
     family, reader = oracle.family, oracle._reader
-    start = _ReversePass(oracle, train, test).start[0]
+    start = _ReversePass(oracle, train, test).before[0][0]
     F, E = (np.tile(start, (len(part), 1)) for part in (train, test))
     labels = np.eye(F.shape[1])[train.codes] if family.name == "categorical" else y
     for stage in range(max(len(c.trees) for c in oracle._columns)):
@@ -41,11 +41,11 @@ def replayed(oracle: Any, train: Any, test: Any, weights: np.ndarray, y: np.ndar
         s, h = family.score(F, labels) * weights[:, None], h * weights[:, None]
         for c in oracle._columns:
             (o,), tree = c.outputs, c.trees[stage]
-            leaf, size = train.leaves[:, tree].astype(int), c.sizes[stage]
+            leaf, size = train.X[:, tree].astype(int), c.sizes[stage]
             D = np.bincount(leaf, h[:, o], size) + reader.l2 / family.loss_scale
             theta = reader.rate * np.bincount(leaf, s[:, o], size) / D
             F[:, o] += theta[leaf]
-            E[:, o] += theta[test.leaves[:, tree].astype(int)]
+            E[:, o] += theta[test.X[:, tree].astype(int)]
     return family.log_prob(E, test.codes)
 
 
@@ -58,7 +58,7 @@ def read(library: str, name: str) -> tuple[Any, Any, Any]:
 @pytest.mark.parametrize(("library", "name"), CASES)
 def test_weights_are_differentiated_through_all_rounds(library: str, name: str) -> None:
     oracle, train, test = read(library, name)
-    found = boosting_gradients(oracle, train, test).weights
+    found = boosting_gradients(oracle, train, test)[0]
     ones = np.ones(len(train))
     for row in (0, 7, 60):
         step = 1e-5 * (np.arange(len(train)) == row)
@@ -69,26 +69,31 @@ def test_weights_are_differentiated_through_all_rounds(library: str, name: str) 
 
 def test_labels_are_differentiated_through_all_rounds() -> None:
     oracle, train, test = read("hist", "squared")
-    found = boosting_gradients(oracle, train, test)
-    ones, residual = np.ones(len(train)), train.codes - oracle._outputs(train.leaves)[:, 0]
-    deviation = train.codes - oracle._base[0]
+    _, found = boosting_gradients(oracle, train, test)
+    ones, residual = np.ones(len(train)), train.codes - oracle._outputs(train.X)[:, 0]
     for row in (0, 7, 60):
         step = 1e-3 * (np.arange(len(train)) == row)
         ends = [replayed(oracle, train, test, ones, train.codes + d) for d in (step, -step)]
         slope = (ends[0] - ends[1]) / 2e-3
-        np.testing.assert_allclose(found.residual[row], slope * residual[row], rtol=1e-4)
-        np.testing.assert_allclose(found.deviation[row], slope * deviation[row], rtol=1e-4)
+        np.testing.assert_allclose(found[row], slope * residual[row], rtol=1e-4)
 
 
-def test_the_combination_has_half_of_each() -> None:
+def test_the_combination_has_an_equal_share_of_each() -> None:
     model, X, y = fitted("hist", "squared")
-    explainer = exempla.Explainer(model, progress=False).fit((X, y))
     test = (X[:5], y[:5])
-    fisher, found = explainer.influence(test), boosting_influence(explainer, test)
-    through = 2 * found - fisher
-    np.testing.assert_allclose(np.linalg.norm(through, axis=0), np.linalg.norm(fisher, axis=0))
+    alone = exempla.Explainer(model, progress=False).fit((X, y))
+    staged = exempla.Explainer([model, *earlier_stages(model)], progress=False).fit((X, y))
+    oracle = alone.oracles[0]
+    derivative, _ = boosting_gradients(
+        oracle, *(oracle.read(d, role="test") for d in ((X, y), test))
+    )
+    fisher, stages = alone.influence(test), staged.influence(test)
+    size = np.linalg.norm(fisher, axis=0)
+    one, two, three = (part / np.linalg.norm(part, axis=0) for part in (fisher, stages, derivative))
+    np.testing.assert_allclose(boosting_influence(alone, test), size * (one + three) / 2)
+    np.testing.assert_allclose(boosting_influence(staged, test), size * (one + two + three) / 3)
     with pytest.raises(ExemplaError, match="no labels"):
-        boosting_influence(explainer, X[:5])
+        boosting_influence(alone, X[:5])
 
 
 def test_models_that_cannot_be_differentiated_are_refused() -> None:

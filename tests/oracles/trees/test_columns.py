@@ -9,29 +9,18 @@ import exempla
 from exempla.arrays import solve_lower
 from exempla.kernel.embed import unit_rows
 from exempla.oracles.factors import Factors, Pairs
-from exempla.oracles.trees.leaves import LeafColumns, LeafFactors, sum_of_rows
+from exempla.oracles.trees.oracle import LeafColumns, LeafFactors
 from tests.oracles.trees.cases import fitted
 
 
-@pytest.mark.parametrize("trees", [1, 4, 7, 9])
-def test_a_sum_of_rows_is_a_product_with_indicators(trees: int) -> None:
-    rng = np.random.default_rng(trees)
-    columns = LeafColumns(np.arange(trees), np.full(trees, 5), np.array([0]))
-    leaves = rng.integers(0, 5, (130, trees))  # more than two blocks
-    table = rng.normal(size=(columns.width, 6)).astype(np.float32)
-    inputs = columns.inputs(leaves)
-    assert inputs.nnz == leaves.size
-    found = sum_of_rows(inputs.indices.reshape(130, -1), table)
-    np.testing.assert_allclose(found, inputs.toarray() @ table, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("outputs", [1, 3])
-def test_projections_are_those_of_plain_factors(outputs: int) -> None:
+@pytest.mark.parametrize(("outputs", "trees"), [(1, 4), (3, 4), (1, 100)])
+def test_projections_are_those_of_plain_factors(outputs: int, trees: int) -> None:
     rng = np.random.default_rng(0)
-    columns = LeafColumns(np.arange(4), np.array([3, 2, 5, 4]), np.arange(outputs))
+    columns = LeafColumns(np.arange(trees), rng.integers(2, 6, trees), np.arange(outputs))
     leaves = np.stack([rng.integers(0, size, 50) for size in columns.sizes], axis=1)
     a, g = columns.inputs(leaves), rng.normal(size=(50, outputs))
-    basis_in, basis_out = rng.normal(size=(14, 5)), rng.normal(size=(outputs, outputs))
+    assert a.nnz == leaves.size
+    basis_in, basis_out = rng.normal(size=(columns.width, 5)), rng.normal(size=(outputs, outputs))
     kept = np.array([0, 3, 4]), np.array([0, outputs - 1, 0])
     pairs = Pairs(*kept, kept[0] * outputs + kept[1])
     found = LeafFactors(a, g).project_pairs(basis_in, basis_out, pairs)

@@ -96,7 +96,7 @@ def test_a_custom_objective_is_scored_by_its_own_gradient(library: str) -> None:
     oracle = make_oracle(LIBRARIES[library](NUMBERS, **own).fit(X, Y))
     train = oracle.read((X, Y), role="train")
     assert oracle.likelihood == "custom objective"
-    outputs = oracle._outputs(train.leaves)[:, 0]
+    outputs = oracle._outputs(train.X)[:, 0]
     rows = next(oracle.scores(train))
     np.testing.assert_allclose(rows.factors[0].g[:, 0], Y - outputs)
     np.testing.assert_allclose(

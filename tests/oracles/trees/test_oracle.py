@@ -88,7 +88,7 @@ def test_scores_and_fisher_are_those_of_a_glm_on_one_hot_leaves(library: str, na
     rows = written_out(oracle, oracle.fisher_rows(train))
     if name == "quantile":  # scikit-learn has no such GLM: by hand
         Z, family = one_hot(oracle, X), oracle.family
-        below = y < oracle._outputs(train.leaves)[:, 0]
+        below = y < oracle._outputs(train.X)[:, 0]
         expected = Z * (weights * (0.8 - below) / family.scale)[:, None]
         fisher = (Z * (weights * 0.16 / family.scale**2)[:, None]).T @ Z
     else:
@@ -248,10 +248,10 @@ def test_a_bare_booster_has_the_scores_of_its_wrapper(library: str) -> None:
 def test_leaves_too_many_to_keep_are_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     model, X, y = fitted("hist", "multiclass")
     kept = exempla.Explainer(model, progress=False).fit((X, y)).influence((X[:5], y[:5]))
-    monkeypatch.setattr("exempla.oracles.trees.leaves.MAX_KEPT_BYTES", 0)
-    monkeypatch.setattr("exempla.oracles.trees.leaves.CHUNK_BYTES", 1)
+    monkeypatch.setattr("exempla.oracles.trees.oracle.MAX_KEPT_BYTES", 0)
+    monkeypatch.setattr("exempla.oracles.trees.oracle.CHUNK_BYTES", 1)
     again = exempla.Explainer(model, progress=False).fit((X, y))
-    assert again.embeddings[0].train.leaves is None
+    assert again.embeddings[0].train.transform is not None
     np.testing.assert_allclose(again.influence((X[:5], y[:5])), kept)
 
 

@@ -30,7 +30,7 @@ def test_half_of_the_trees_predict_as_half_of_the_model_does(library: str) -> No
     values = oracle._reader.values[: oracle._reader.starts[half], 0]
     leaves = oracle._reader.leaves(X)[:, :half] + oracle._reader.starts[:half]
     expected = values[leaves].sum(axis=1) + oracle._base[0]
-    np.testing.assert_allclose(stage._outputs(train.leaves)[:, 0], expected)
+    np.testing.assert_allclose(stage._outputs(train.X)[:, 0], expected)
 
 
 def test_stages_are_averaged_and_have_no_vote() -> None:

@@ -1,33 +1,96 @@
-"""Base classes of the oracles of fitted estimators: scikit-learn's and ensembles of trees.
+"""Base classes of the oracles of fitted estimators (scikit-learn's and ensembles of trees).
 
 `FittedOracle` unwraps the model, checks the user's rows and labels against it, and converts labels.
-`OutputOracle` adds the scores of models whose outputs feed a likelihood: ∂ log p/∂ outputs times
-the gradient of the outputs.
+Every problem of the data is collected first, and then reported in one error. `OutputOracle` adds
+the scores of models whose outputs feed a likelihood: ∂ log p/∂ outputs times the gradient of the
+outputs.
 """
 
 from __future__ import annotations
 
 import fnmatch
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
+import pandas as pd
+import scipy.sparse as sp
 
-from exempla.arrays import is_sparse, nbytes_of
-from exempla.data import plain_labels, refuse_data, unpack
+from exempla.arrays import Array, is_sparse, nbytes_of
+from exempla.data import (
+    as_matrix,
+    listing,
+    n_rows,
+    plain_labels,
+    refuse_data,
+    take_rows,
+    unpack,
+)
 from exempla.errors import ExemplaError
-from exempla.oracles.base import CLASS_CUT, Examples, Labels, Layer, Oracle, ScoreRows
+from exempla.oracles.base import CLASS_CUT, Labels, Layer, Oracle, RowExamples, ScoreRows
 from exempla.oracles.factors import Factors
-from exempla.oracles.likelihoods import Gaussian, Likelihood, resolve
-from exempla.oracles.sklearn.data import Batch, SklearnExamples, encode, prepare
-from exempla.oracles.sklearn.losses import AsymmetricLaplace, Huber
+from exempla.oracles.likelihoods import Gaussian, Likelihood, Poisson, resolve
+from exempla.oracles.sklearn.losses import AsymmetricLaplace, Huber, Tweedie
 from exempla.oracles.sklearn.unwrap import is_fitted, require_fitted, unwrap
 
 BATCH_BYTES = 64 * 2**20
 """Memory of the factors of one batch, in bytes."""
 MAX_BATCH_ROWS = 4096
+CHUNK_ROWS = 4096
+"""Rows transformed and checked at a time."""
+MAX_KEPT_BYTES = 2**30
+"""Transformed rows are kept up to this size, and otherwise transformed again when needed."""
+_SMALLEST_TARGET, _LARGEST_TARGET = 1e-150, 1e150
+"""Regression targets beyond these have squares that underflow or overflow."""
+
+
+class Batch(NamedTuple):
+    """Consecutive examples in the form the model sees."""
+
+    positions: np.ndarray
+    inputs: Any
+    """Rows of X, float64 (CSR if sparse), or (n, T) leaves of an ensemble of trees."""
+    codes: Any
+    weights: np.ndarray | None
+
+
+@dataclass(frozen=True)
+class SklearnExamples(RowExamples):
+    """Checked rows, with their labels, of an estimator or an ensemble of trees."""
+
+    transform: Callable[[Any], Any] | None = None
+    """What remains to be done to X before the model sees it."""
+    is_test: bool = False
+    """True for test rows, which some models score differently from training rows."""
+    origin: np.ndarray | None = None
+    """Position of each example among the rows that were read; None: the same."""
+
+    per_row: ClassVar[tuple[str, ...]] = (*RowExamples.per_row, "origin")
+
+    def take(self, positions: np.ndarray) -> Self:
+        """Return the examples at these positions, in this order."""
+        taken = super().take(positions)
+        return replace(taken, origin=np.asarray(positions)) if self.origin is None else taken
+
+    def places(self, rows: np.ndarray) -> np.ndarray:
+        """Return positions among the rows that were read."""
+        return rows if self.origin is None else self.origin[rows]
+
+    def whole(self) -> Array:
+        """Return all rows as the model sees them."""
+        return next(self.batches(max(len(self), 1))).inputs
+
+    def batches(self, size: int) -> Iterator[Batch]:
+        """Yield the examples in order, `size` at a time, as the model sees them."""
+        for rows, part in self.chunks(size):
+            X = part.X if self.transform is None else self.transform(part.X)
+            yield Batch(rows, self._as_inputs(X), part.codes, part.weights)
+
+    def _as_inputs(self, X: Any) -> Any:
+        return as_matrix(X).astype(np.float64, copy=False)
 
 
 class FittedOracle(Oracle):
@@ -67,7 +130,7 @@ class FittedOracle(Oracle):
                 f"{type(unwrap(model).model).__name__} defines its own likelihood: leave "
                 "likelihood at 'auto'."
             )
-        if self._is_fitted():
+        if is_fitted(model):
             self._bind()
 
     def by_prediction(self) -> FittedOracle:
@@ -80,6 +143,35 @@ class FittedOracle(Oracle):
     def classes(self) -> np.ndarray | None:
         """The labels in the order of their codes; None for a regression."""
         return self._classes
+
+    # ---- parameters
+
+    def _blocks(self) -> list[np.ndarray]:
+        """Return the (d_in, d_out) parameters of each kept layer, if the model has them."""
+        raise ExemplaError(f"{type(self).__name__} has no single parameter vector.")
+
+    _set_blocks: Callable[[list[np.ndarray]], None]
+    """Replaces them."""
+
+    @property
+    def theta(self) -> np.ndarray:
+        """The kept layers' parameters: (d_in, d_out) blocks with the bias as last input row."""
+        return np.concatenate([block.ravel() for block in self._blocks()])
+
+    def at(self, theta: np.ndarray) -> FittedOracle:
+        """Return the same oracle at other parameters, for posterior draws and finite differences.
+
+        It scores the examples that this oracle has read. The model itself is not changed.
+        """
+        theta, shapes = np.asarray(theta, dtype=np.float64), [b.shape for b in self._blocks()]
+        ends = np.cumsum([rows * columns for rows, columns in shapes])
+        if theta.shape != (ends[-1],):
+            raise ExemplaError(f"theta has shape {theta.shape}; give ({ends[-1]},) numbers.")
+        moved = copy(self)
+        moved._moved = True
+        parts = zip(np.split(theta, ends[:-1]), shapes, strict=True)
+        moved._set_blocks([part.reshape(shape) for part, shape in parts])
+        return moved
 
     # ---- hooks
 
@@ -113,15 +205,11 @@ class FittedOracle(Oracle):
 
     # ---- reading
 
-    def _is_fitted(self) -> bool:
-        return is_fitted(self.model)
-
     def _bind(self) -> None:
         """Read the model in its present state; it may have been refitted since."""
         if self._moved:
             return
-        if not self._is_fitted():
-            require_fitted(self.model)
+        require_fitted(self.model)
         self._unwrapped = unwrap(self.model)
         self._transform, self._last = self._unwrapped.transform, self._unwrapped.model
         self._inspect(self._last)
@@ -170,42 +258,87 @@ class FittedOracle(Oracle):
 
     def _check_rows(self, X: Any, problems: list[str]) -> tuple[Any, Any]:
         """Return the checked rows and the transform that remains."""
-        names = getattr(self._last, "feature_names_in_", None)
-        X, transform = prepare(X, self._transform, self._features, names, problems)
+        if self._transform is None:
+            self._check_columns(X, problems)
+            X = _try_matrix(X, "X", problems)
+        if X is None:
+            return None, None
+        X, transform = check_rows(X, self._transform, self._features, problems)
         if self.dense_only and X is not None and is_sparse(X):
             problems.append(f"X is sparse, and {type(self._last).__name__} needs a dense array")
         return X, transform
 
-    def _examples(self, X: Any, transform: Any, role: str, **fields: Any) -> Examples:
-        return SklearnExamples(
-            X,
-            transform=transform,
-            made_bytes=nbytes_of(X) if transform is not self._transform else 0,
-            is_test=self._as_test or role == "test",
-            **fields,
-        )
+    def _check_columns(self, X: Any, problems: list[str]) -> None:
+        """Compare column names with the model's."""
+        names = getattr(self._last, "feature_names_in_", None)
+        if names is None or not hasattr(X, "columns"):
+            return
+        given, fitted = list(X.columns), list(names)
+        if given != fitted and sorted(map(str, given)) == sorted(map(str, fitted)):
+            problems.append(
+                "X has the model's columns in another order: use X[model.feature_names_in_]"
+            )
+        elif given != fitted and len(given) == len(fitted):
+            new = [one for one in given if one not in fitted]
+            problems.append(f"X has columns the model was not fitted on: {new[:5]}")
+
+    def _examples(self, X: Any, transform: Any, role: str, **fields: Any) -> Any:
+        made = nbytes_of(X) if self._transform is not None and transform is None else 0
+        is_test = self._as_test or role == "test"
+        return SklearnExamples(X, transform=transform, made_bytes=made, is_test=is_test, **fields)
+
+    # ---- labels
 
     def _encode(self, labels: np.ndarray, role: str, problems: list[str]) -> np.ndarray | None:
+        """Encode labels for the likelihood: numbers for a regression, otherwise class codes."""
         if self._unwrapped.labels is not None:
             labels = self._unwrapped.labels.inside(labels)
-        family = getattr(self, "family", None)
-        return encode(labels, self._classes, self._n_outputs, family, role, problems)
-
-    def _to_labels(self, predicted: np.ndarray) -> np.ndarray:
-        """Convert predicted class codes or numbers to the user's vocabulary."""
-        found = predicted if self._classes is None else self._classes[predicted]
-        return found if self._unwrapped.labels is None else self._unwrapped.labels.outside(found)
+        classes = self._classes
+        if classes is None:
+            family = getattr(self, "family", None)
+            return _encode_numbers(labels, self._n_outputs, family, problems)
+        codes = _encode_classes(labels, classes, problems)
+        if role == "train" and codes is not None and len(np.unique(codes)) < 2:
+            problems.append(
+                f"all labels are {show_values([classes[codes[0]]])}: training data need two classes"
+            )
+        return codes
 
     def _check_labels(self, examples: Any, labels: Labels) -> None:
-        if labels == "true" and examples.codes is None:
+        if labels == "true" and examples.codes is None and self.needs_labels:
             raise ExemplaError(
                 "These examples have no labels: give (X, y), or ask for labels='predicted'."
             )
-        if labels == "predicted" and self._classes is None:
+        if labels == "predicted" and self._classes is None and self.needs_labels:
             raise ExemplaError(
                 f"Under its own prediction a {self.likelihood} model's score is zero, so "
                 "there is nothing to explain: give the true values as (X, y)."
             )
+
+    # ---- predictions
+
+    @abstractmethod
+    def _batches(self, examples: Any, copies: int = 1) -> Iterator[Batch]:
+        """Yield batches whose factors, `copies` rows per example, stay within BATCH_BYTES."""
+
+    @abstractmethod
+    def _predicted(self, batch: Batch) -> np.ndarray:
+        """Return predictions in the model's own vocabulary."""
+
+    @abstractmethod
+    def _log_prob(self, batch: Batch) -> np.ndarray:
+        """Return log p(y | x, θ̂) at the batch's labels."""
+
+    def predict(self, examples: Any) -> np.ndarray:
+        """Return the model's predictions, in the user's label vocabulary."""
+        found = np.concatenate([self._predicted(batch) for batch in self._batches(examples)])
+        labels = self._unwrapped.labels
+        return found if labels is None else labels.outside(found)
+
+    def log_likelihood(self, examples: Any) -> np.ndarray:
+        """Return log p(y | x, θ̂) of each example under its given label."""
+        self._check_labels(examples, "true")
+        return np.concatenate([self._log_prob(batch) for batch in self._batches(examples)])
 
 
 class OutputOracle(FittedOracle):
@@ -220,10 +353,6 @@ class OutputOracle(FittedOracle):
     """Probability below which a class is dropped from the Fisher."""
 
     @abstractmethod
-    def _batches(self, examples: Any, copies: int = 1) -> Iterator[Batch]:
-        """Yield batches whose factors, `copies` rows per example, stay within BATCH_BYTES."""
-
-    @abstractmethod
     def _forward(self, inputs: Any) -> tuple[np.ndarray, Any]:
         """Return the outputs of a batch, and what `_factors` needs."""
 
@@ -231,16 +360,13 @@ class OutputOracle(FittedOracle):
     def _factors(self, state: Any, g: np.ndarray, at: np.ndarray | None) -> tuple[Factors, ...]:
         """Return the factors of rows with these output gradients, taken at these examples."""
 
-    def _outputs_and_codes(self, examples: Any) -> Iterator[tuple[np.ndarray, Any]]:
-        return ((self._forward(b.inputs)[0], b.codes) for b in self._batches(examples))
-
     def _drop_rare_classes(self, drop: bool) -> None:
         self._cut = CLASS_CUT if drop else 0.0
         self.fisher_note = f"exact over classes above {CLASS_CUT:g}" if drop else "exact"
 
     def _fit_family(self, train: Any, advice: str) -> Likelihood:
         """Return the likelihood with its scale estimated from the training residuals."""
-        parts = list(self._outputs_and_codes(train))
+        parts = [(self._forward(b.inputs)[0], b.codes) for b in self._batches(train)]
         outputs, y = (np.concatenate(part) for part in zip(*parts, strict=True))
         fitted = self.family.fitted(outputs, y, train.weights)
         in_squares = isinstance(fitted, Gaussian | Huber | AsymmetricLaplace)
@@ -276,16 +402,12 @@ class OutputOracle(FittedOracle):
     def _counted(self, rows: ScoreRows, outputs: np.ndarray, batch: Batch) -> ScoreRows:
         return rows
 
-    def predict(self, examples: Any) -> np.ndarray:
-        """Return the model's predictions, in the user's label vocabulary."""
-        found = [self.family.predict(outputs) for outputs, _ in self._outputs_and_codes(examples)]
-        return self._to_labels(np.concatenate(found))
+    def _predicted(self, batch: Batch) -> np.ndarray:
+        found = self.family.predict(self._forward(batch.inputs)[0])
+        return found if self._classes is None else self._classes[found]
 
-    def log_likelihood(self, examples: Any) -> np.ndarray:
-        """Return log p(y | x, θ̂) of each example under its given label."""
-        self._check_labels(examples, "true")
-        pairs = self._outputs_and_codes(examples)
-        return np.concatenate([self.family.log_prob(outputs, y) for outputs, y in pairs])
+    def _log_prob(self, batch: Batch) -> np.ndarray:
+        return self.family.log_prob(self._forward(batch.inputs)[0], batch.codes)
 
 
 def keep_layers(names: list[str], wanted: Sequence[str] | str | None) -> list[int]:
@@ -296,12 +418,182 @@ def keep_layers(names: list[str], wanted: Sequence[str] | str | None) -> list[in
     """
     if wanted is None:
         return list(range(len(names)))
-    listed = wanted if isinstance(wanted, Sequence) else ()
-    globs = [wanted] if isinstance(wanted, str) else list(listed)
-    if not all(isinstance(glob, str) for glob in globs):
-        globs = []
-    if not globs or any(not fnmatch.filter(names, glob) for glob in globs):
+    globs = [wanted] if isinstance(wanted, str) else wanted
+    if (
+        not isinstance(globs, Sequence)
+        or not globs
+        or not all(isinstance(glob, str) and fnmatch.filter(names, glob) for glob in globs)
+    ):
         raise ExemplaError(
             f"parameters must name some of {names} (globs allowed), not {wanted!r:.80}."
         )
     return [i for i, name in enumerate(names) if any(fnmatch.fnmatchcase(name, g) for g in globs)]
+
+
+# ---- rows
+
+
+def check_rows(
+    X: Any, transform: Callable[[Any], Any] | None, features: int, problems: list[str]
+) -> tuple[Any, Callable[[Any], Any] | None]:
+    """Check every row as the model will see it; return the rows to keep and the transform left.
+
+    Rows are checked after the pipeline's own steps, which may impute missing values.
+    """
+    n, chunks, kept, bad = n_rows(X), [], 0, []
+    for start in range(0, n, CHUNK_ROWS):
+        matrix = take_rows(X, np.arange(start, min(start + CHUNK_ROWS, n)))
+        if transform is not None:
+            try:
+                matrix = transform(matrix)
+            except Exception as error:  # whatever a user's transformer raises, the data cause it
+                problems.append(f"the pipeline's steps before the model refuse X ({error})")
+                return None, None
+            matrix = _try_matrix(matrix, "the transformed X", problems)
+            if matrix is None:
+                return None, None
+        if matrix.ndim != 2:
+            problems.append(f"X must have 2 dimensions (rows and features), not {matrix.ndim}")
+            return None, None
+        if matrix.shape[1] != features:
+            wide = matrix.shape[1]
+            problems.append(f"X has {wide} features but the model was fitted on {features}")
+            return None, None
+        bad.append(start + np.flatnonzero(~_finite_rows(matrix)))
+        if transform is not None and kept <= MAX_KEPT_BYTES:
+            kept += nbytes_of(matrix)
+            chunks.append(matrix)
+    rows = np.concatenate(bad)
+    if len(rows):
+        problems.append(
+            f"X has NaN or infinite values in {listing(rows)}"
+            + ("" if transform is None else " after the pipeline's transformations")
+            + ": impute them or leave those rows out"
+        )
+        return None, None
+    if transform is None or kept > MAX_KEPT_BYTES:
+        return X, transform
+    stack = sp.vstack(chunks, format="csr") if is_sparse(chunks[0]) else np.vstack(chunks)
+    return stack, None
+
+
+def _try_matrix(X: Any, what: str, problems: list[str]) -> Array | None:
+    try:
+        return as_matrix(X)
+    except OverflowError:
+        problems.append(f"{what} has integers beyond the range of float64 (about 1e308)")
+    except (TypeError, ValueError) as error:
+        problems.append(f"{what} is not a table of real numbers ({error})")
+    return None
+
+
+def _finite_rows(X: Array) -> np.ndarray:
+    if not is_sparse(X):
+        return np.isfinite(X).all(axis=1)
+    fine = np.ones(X.shape[0], dtype=bool)
+    culprits = np.flatnonzero(~np.isfinite(X.data))
+    fine[np.searchsorted(X.indptr, culprits, side="right") - 1] = False
+    return fine
+
+
+# ---- labels and class weights
+
+
+def _encode_classes(y: np.ndarray, classes: np.ndarray, problems: list[str]) -> np.ndarray | None:
+    """Return the position of each label among the model's classes.
+
+    >>> _encode_classes(np.array(["spam", "ham"]), np.array(["ham", "spam"]), [])
+    array([1, 0])
+    """
+    if y.ndim != 1:
+        problems.append(f"y must hold one label per row, but has shape {y.shape}")
+        return None
+    given, values = pd.factorize(y)
+    if np.any(given < 0):
+        problems.append(f"labels are missing in {listing(np.flatnonzero(given < 0))}")
+    known = {label: code for code, label in enumerate(classes.tolist())}
+    values = np.asarray(values).tolist()
+    unseen = [label for label in values if label not in known]
+    if unseen:
+        problems.append(
+            f"y holds labels the model never saw: {show_values(unseen)}; it knows "
+            f"{show_values(classes)}"
+        )
+    if np.any(given < 0) or unseen:
+        return None
+    return np.array([known[label] for label in values], dtype=np.int64)[given]
+
+
+def show_values(values: Any, show: int = 10) -> str:
+    """Format values for a message, without NumPy's type names.
+
+    >>> show_values(np.array(["ham", "spam"])), show_values([np.float64(0.5), 3], show=1)
+    ("'ham', 'spam'", '0.5 and 1 more')
+    """
+    plain = [v.item() if isinstance(v, np.generic) else v for v in list(values)[:show]]
+    more = len(values) - show
+    return ", ".join(map(repr, plain)) + (f" and {more} more" if more > 0 else "")
+
+
+def _encode_numbers(
+    y: np.ndarray, outputs: int, likelihood: Likelihood | None, problems: list[str]
+) -> np.ndarray | None:
+    """Return regression targets as float64, (n,) or (n, outputs); None if there is a problem."""
+    try:
+        y = (np.asarray(y, dtype=object) if y.dtype.kind not in "biuf" else y).astype(np.float64)
+    except OverflowError:
+        problems.append("y has integers beyond the range of float64 (about 1e308)")
+        return None
+    except (TypeError, ValueError):
+        problems.append("y must be numeric for a regression model")
+        return None
+    width = 1 if y.ndim == 1 else y.shape[1]
+    if y.ndim > 2 or width != outputs:
+        problems.append(f"y has shape {y.shape}, but the model has {outputs} output(s) per row")
+        return None
+    by_row = y.reshape(len(y), -1)
+    largest = float(np.abs(by_row).max())
+    power = likelihood.power if isinstance(likelihood, Tweedie) else 0
+
+    def rows(wrong: np.ndarray) -> str:
+        return listing(np.flatnonzero(wrong.any(axis=1)))
+
+    problem = ""
+    if not np.isfinite(largest):
+        problem = f"y is NaN or infinite in {rows(~np.isfinite(by_row))}"
+    elif largest > _LARGEST_TARGET or 0 < largest < _SMALLEST_TARGET:
+        problem = (
+            f"y has a magnitude of {largest:.0e}, whose square cannot be represented in float64: "
+            "rescale y and fit the model again"
+        )
+    elif isinstance(likelihood, Poisson) and np.any(by_row < 0):
+        problem = f"y is negative in {rows(by_row < 0)}, which a Poisson count cannot be"
+    elif power >= 1 and np.any(low := by_row <= 0 if power >= 2 else by_row < 0):
+        least = "above zero" if power >= 2 else "zero or more"
+        problem = f"y is not {least} in {rows(low)}, which a Tweedie model of power {power:g} "
+        problem += "requires"
+    problems += [problem] if problem else []
+    return None if problem else y
+
+
+def class_weights(
+    class_weight: dict | str | None,
+    classes: np.ndarray,
+    codes: np.ndarray,
+    weights: np.ndarray | None,
+) -> np.ndarray:
+    """Return the weight of each class.
+
+    "balanced" gives class c the weight n / (C·n_c), where n and n_c are sums of `weights` if given.
+
+    >>> class_weights("balanced", np.array(["a", "b"]), np.array([0, 0, 0, 1]), None)
+    array([0.66666667, 2.        ])
+    """
+    if class_weight is None:
+        return np.ones(len(classes))
+    if isinstance(class_weight, dict):
+        return np.array([class_weight.get(label, 1.0) for label in classes.tolist()])
+    counts = np.bincount(codes, weights=weights, minlength=len(classes)).astype(np.float64)
+    present = counts > 0
+    balanced = counts.sum() / (len(classes) * np.where(present, counts, 1.0))
+    return np.where(present, balanced, 1.0)

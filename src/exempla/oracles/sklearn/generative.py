@@ -32,14 +32,13 @@ sums to zero over words, and on such vectors the two inverses agree.)
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import scipy.linalg
 from scipy.special import logsumexp, softmax
-from sklearn.discriminant_analysis import LinearDiscriminantAnalysis, QuadraticDiscriminantAnalysis
+from sklearn.discriminant_analysis import QuadraticDiscriminantAnalysis
 from sklearn.naive_bayes import GaussianNB, MultinomialNB
 
 from exempla.arrays import is_sparse
@@ -47,8 +46,14 @@ from exempla.errors import ExemplaError
 from exempla.oracles.base import CLASS_CUT, Labels, Layer, ScoreRows
 from exempla.oracles.factors import Factors
 from exempla.oracles.likelihoods import Likelihood
-from exempla.oracles.sklearn.base import BATCH_BYTES, MAX_BATCH_ROWS, FittedOracle, keep_layers
-from exempla.oracles.sklearn.data import Batch, SklearnExamples
+from exempla.oracles.sklearn.base import (
+    BATCH_BYTES,
+    MAX_BATCH_ROWS,
+    Batch,
+    FittedOracle,
+    SklearnExamples,
+    keep_layers,
+)
 
 MAX_CLOSED_FORM = 4096
 """Parameters up to which the Fisher of p(x, y) is used in closed form."""
@@ -56,47 +61,95 @@ DRAWS = 4
 """Points drawn from a mixture for each example, to estimate its Fisher."""
 _SINGULAR_SHARE = 1e-10
 """Eigenvalues of a covariance below this fraction of the largest count as zero."""
-GAUSSIAN_CLASSIFIERS = (GaussianNB, LinearDiscriminantAnalysis, QuadraticDiscriminantAnalysis)
 
 
-def _batch_rows(width: int) -> int:
-    """Return the rows per batch for three arrays of this width."""
-    return int(np.clip(BATCH_BYTES // (24 * max(1, width)), 1, MAX_BATCH_ROWS))
+class _GenerativeOracle(FittedOracle):
+    """Scores Σ_k r_k ∇ log p(x, k), in one dense block per layer.
+
+    Subclasses give r and the block of the class weights (`_mixing`), the blocks of all layers at
+    these (`_blocks_of`), and log p(k | x) up to a constant per row (`_log_posterior`).
+    """
+
+    names: tuple[str, ...]
+    _log_prior: np.ndarray
+    _kept: list[int]
+    _blocks_of: Callable[..., list[np.ndarray]]
+    _mixing: Callable[..., tuple[np.ndarray, np.ndarray]]
+    _log_posterior: Callable[..., np.ndarray]
+
+    def _batches(self, examples: SklearnExamples, copies: int = 1) -> Iterator[Batch]:
+        return examples.batches(self._batch_rows)
+
+    @property
+    def _batch_rows(self) -> int:
+        """Rows per batch for three arrays as wide as the scores or X."""
+        width = max(1, self.n_parameters, self._features)
+        return int(np.clip(BATCH_BYTES // (24 * width), 1, MAX_BATCH_ROWS))
+
+    def scores(self, examples: SklearnExamples, labels: Labels = "true") -> Iterator[ScoreRows]:
+        """Yield ∇ log p of each example; training and test rows of a classifier differ."""
+        self._check_labels(examples, labels)
+        for batch in self._batches(examples):
+            mixing = self._mixing(batch, labels, examples.is_test)
+            blocks = self._blocks_of(batch.inputs, *mixing)
+            yield self._rows(batch.positions, blocks, batch.weights)
+
+    def _rows(
+        self, positions: np.ndarray, blocks: list[np.ndarray], weights: np.ndarray | None
+    ) -> ScoreRows:
+        a = np.ones((len(positions), 1)) if weights is None else weights[:, None]
+        return ScoreRows(positions, tuple(Factors(a, blocks[i]) for i in self._kept))
+
+    def _set_layers(self, names: Sequence[str], sizes: Sequence[int]) -> None:
+        self.layers = tuple(Layer(names[i], 1, sizes[i], np.zeros(1)) for i in self._kept)
+
+    def _predicted(self, batch: Batch) -> np.ndarray:
+        found = self._log_posterior(batch.inputs).argmax(axis=1)
+        return found if self._classes is None else self._classes[found]
+
+
+class _Gaussians(_GenerativeOracle):
+    """Gaussians N(μ_k, Σ_k), with C_k⁻ᵀ of every Σ_k."""
+
+    names = ("weights", "means", "covariances")
+    dense_only = True
+    _kind: str
+    """The kind of covariance: "full", "tied", "diag" or "spherical"."""
+    _means: np.ndarray
+    _root: np.ndarray
+
+    def _whitened(self, X: Any) -> np.ndarray:
+        """Return u_k = C_k⁻¹(x − μ_k), (n, K, d)."""
+        x = np.asarray(X)
+        return np.stack([(x - m) @ root for m, root in zip(self._means, self._root)], axis=1)
+
+    def _gaussian_blocks(self, X: Any, r: np.ndarray) -> list[np.ndarray]:
+        """Return the blocks of the means and the covariances."""
+        u = self._whitened(X)
+        means = (r[:, :, None] * u).reshape(len(u), -1)
+        return [means, _covariance_scores(u, r, self._kind)]
 
 
 # ---- classifiers
 
 
-class _GenerativeClassifier(FittedOracle):
-    """A classifier that was fitted to log p(x, y), with one dense block of scores per layer.
+class _GenerativeClassifier(_GenerativeOracle):
+    """A classifier that was fitted to log p(x, y).
 
-    Subclasses give the gradient of log p(x, k) weighted by r (`_blocks`), and the Fisher in closed
-    form (`_fisher_blocks`).
+    `_prepare` stores what scores need. `_fisher_blocks` are roots of the Fisher of one (x, y) per
+    layer: (rows, size), or (size,) if it is diagonal.
     """
 
     likelihood = "generative"
     fisher_note = "exact: the closed form of p(x, y)"
-    names: tuple[str, ...]
     _fitted_prior: bool
     """True if the class probabilities were estimated, not given."""
-    _log_prior: np.ndarray
+    _prepare: Callable[..., None]
+    _fisher_blocks: Callable[..., list[np.ndarray]]
 
     @property
     def implicit_penalty(self) -> float:
         return 0.0  # fitted in closed form, at its optimum: there is nothing to damp
-
-    @abstractmethod
-    def _prepare(self, model: Any, train: SklearnExamples | None) -> None:
-        """Store what scores need; `train` is None before the training data are known."""
-
-    @abstractmethod
-    def _blocks(self, X: Any, r: np.ndarray, prior: np.ndarray) -> list[np.ndarray]:
-        """Return Σ_k r_k ∇ log p(x, k) per layer; `prior` is the block of the class weights."""
-
-    @abstractmethod
-    def _fisher_blocks(self) -> list[np.ndarray]:
-        """Return a root of the Fisher of one (x, y) per layer: (rows, size), or (size,) if it is
-        diagonal."""
 
     def _inspect(self, model: Any) -> None:
         self._prepare(model, None)
@@ -111,62 +164,40 @@ class _GenerativeClassifier(FittedOracle):
         names = list(self.names if self._fitted_prior else self.names[1:])
         blocks, self._kept = self._fisher_blocks(), keep_layers(names, self._parameters)
         self._roots = [blocks[i] for i in self._kept]
-        sizes = [root.shape[-1] for root in self._roots]
-        if sum(sizes) > MAX_CLOSED_FORM:
+        self._set_layers(names, [block.shape[-1] for block in blocks])
+        if self.n_parameters > MAX_CLOSED_FORM:
             self.fisher_note = f"exact over classes above {CLASS_CUT:g}, at the examples' own x"
-        self.layers = tuple(
-            Layer(names[i], 1, size, np.zeros(1)) for i, size in zip(self._kept, sizes, strict=True)
-        )
 
     def _log_posterior(self, X: Any) -> np.ndarray:
         return np.asarray(self._last.predict_log_proba(X), dtype=np.float64)
 
-    def _batches(self, examples: SklearnExamples) -> Iterator[Batch]:
-        return examples.batches(_batch_rows(max(self.n_parameters, self._features)))
-
-    def scores(self, examples: SklearnExamples, labels: Labels = "true") -> Iterator[ScoreRows]:
-        """Yield ∇ log p(x, y) of training rows, or ∇ log p(y | x) of test rows."""
-        self._check_labels(examples, labels)
-        for batch in self._batches(examples):
-            p = np.exp(self._log_posterior(batch.inputs))
-            y = batch.codes if labels == "true" else p.argmax(axis=1)
-            hot = np.eye(p.shape[1])[y]
-            r = hot - p if examples.is_test else hot
-            # d log π_k / d logits is e_k − π, and the r of a test row sum to zero
-            prior = r if examples.is_test else hot - np.exp(self._log_prior)
-            yield self._rows(batch.positions, self._blocks(batch.inputs, r, prior), batch.weights)
-
-    def _rows(
-        self, positions: np.ndarray, blocks: list[np.ndarray], weights: np.ndarray | None
-    ) -> ScoreRows:
-        a = np.ones((len(positions), 1)) if weights is None else weights[:, None]
-        return ScoreRows(positions, tuple(Factors(a, blocks[i]) for i in self._kept))
+    def _mixing(self, batch: Batch, labels: Labels, test: bool) -> tuple[np.ndarray, np.ndarray]:
+        p = np.exp(self._log_posterior(batch.inputs))
+        hot = np.eye(p.shape[1])[batch.codes if labels == "true" else p.argmax(axis=1)]
+        # d log π_k / d logits is e_k − π, and the r of a test row sum to zero
+        return (hot - p, hot - p) if test else (hot, hot - np.exp(self._log_prior))
 
     def fisher_rows(self, examples: SklearnExamples) -> Iterator[ScoreRows]:
-        """Yield the closed form, which is the same for every example.
+        """Yield the rows of the closed form, distributed over the examples.
 
         Beyond MAX_CLOSED_FORM parameters it would have too many rows: then the expectation over the
         model's labels is computed at the examples themselves.
         """
         if self.n_parameters > MAX_CLOSED_FORM:
-            return self._expected_rows(examples)
-        return self._closed_rows(examples)
-
-    def _closed_rows(self, examples: SklearnExamples) -> Iterator[ScoreRows]:
-        """Yield the rows of the closed form, distributed over the examples."""
+            yield from self._expected_rows(examples)
+            return
         blocks = [np.diag(root) if root.ndim == 1 else root for root in self._roots]
         roots = np.asarray(scipy.linalg.block_diag(*blocks))
         mean = 1.0 if examples.weights is None else float(examples.weights.mean())
         n = len(examples)
         which = np.arange(max(n, len(roots))) % len(roots)
-        repeats = np.bincount(which)
+        scale = np.sqrt(n * mean / np.bincount(which))[:, None]
         sizes = np.cumsum([layer.size for layer in self.layers])[:-1]
         step = max(1, BATCH_BYTES // (8 * roots.shape[1]))
         for start in range(0, len(which), step):
             at = which[start : start + step]
-            rows = roots[at] * np.sqrt(n * mean / repeats[at])[:, None]
+            parts = np.split(roots[at] * scale[at], sizes, axis=1)
             ones = np.ones((len(at), 1))
-            parts = np.split(rows, sizes, axis=1)
             sample = np.arange(start, start + len(at)) % n
             yield ScoreRows(sample, tuple(Factors(ones, part) for part in parts))
 
@@ -179,23 +210,12 @@ class _GenerativeClassifier(FittedOracle):
             weights = np.sqrt(p[rows, classes])
             if batch.weights is not None:
                 weights = weights * np.sqrt(batch.weights[rows])
-            blocks = self._blocks(batch.inputs[rows], hot, hot - np.exp(self._log_prior))
+            blocks = self._blocks_of(batch.inputs[rows], hot, hot - np.exp(self._log_prior))
             yield self._rows(batch.positions[rows], blocks, weights)
 
-    def predict(self, examples: SklearnExamples) -> np.ndarray:
-        """Return the model's predictions, in the user's label vocabulary."""
-        batches = self._batches(examples)
-        found = [self._log_posterior(b.inputs).argmax(axis=1) for b in batches]
-        return self._to_labels(np.concatenate(found))
-
-    def log_likelihood(self, examples: SklearnExamples) -> np.ndarray:
-        """Return log p(y | x) of each example under its given label."""
-        self._check_labels(examples, "true")
-        found = []
-        for batch in self._batches(examples):
-            log_p = self._log_posterior(batch.inputs)
-            found.append(log_p[np.arange(len(log_p)), batch.codes])
-        return np.concatenate(found)
+    def _log_prob(self, batch: Batch) -> np.ndarray:
+        log_p = self._log_posterior(batch.inputs)
+        return log_p[np.arange(len(log_p)), batch.codes]
 
     def _with_prior(self, prior: np.ndarray, *blocks: np.ndarray) -> list[np.ndarray]:
         return [prior, *blocks] if self._fitted_prior else list(blocks)
@@ -205,7 +225,7 @@ class _GenerativeClassifier(FittedOracle):
         return np.sqrt(pi)[:, None] * (np.eye(len(pi)) - pi)
 
 
-class GaussianOracle(_GenerativeClassifier):
+class GaussianOracle(_Gaussians, _GenerativeClassifier):
     """Scores of GaussianNB, LinearDiscriminantAnalysis and QuadraticDiscriminantAnalysis.
 
     >>> from sklearn.datasets import load_iris
@@ -215,9 +235,6 @@ class GaussianOracle(_GenerativeClassifier):
     >>> [(layer.name, layer.size) for layer in oracle.layers]
     [('weights', 3), ('means', 12), ('covariances', 12)]
     """
-
-    names = ("weights", "means", "covariances")
-    dense_only = True
 
     def _prepare(self, model: Any, train: SklearnExamples | None) -> None:
         self.takes_weights = isinstance(model, GaussianNB)
@@ -236,10 +253,8 @@ class GaussianOracle(_GenerativeClassifier):
         self._log_prior = np.log(np.asarray(prior, dtype=np.float64))
         self._root = np.stack(roots)
 
-    def _blocks(self, X: Any, r: np.ndarray, prior: np.ndarray) -> list[np.ndarray]:
-        u = _whitened(np.asarray(X), self._means, self._root)
-        means = (r[:, :, None] * u).reshape(len(u), -1)
-        return self._with_prior(prior, means, _covariance_scores(u, r, self._kind))
+    def _blocks_of(self, X: Any, r: np.ndarray, prior: np.ndarray) -> list[np.ndarray]:
+        return self._with_prior(prior, *self._gaussian_blocks(X, r))
 
     def _fisher_blocks(self) -> list[np.ndarray]:
         pi, d = np.exp(self._log_prior), self._root.shape[2]
@@ -315,7 +330,7 @@ class NaiveBayesOracle(_GenerativeClassifier):
             each = (counts[:, None] + 2 * smoothing) * self._theta * (1 - self._theta)
         self._root = np.sqrt(each / counts.sum())
 
-    def _blocks(self, X: Any, r: np.ndarray, prior: np.ndarray) -> list[np.ndarray]:
+    def _blocks_of(self, X: Any, r: np.ndarray, prior: np.ndarray) -> list[np.ndarray]:
         x = X.toarray() if is_sparse(X) else np.asarray(X)
         expected = self._theta[None]
         threshold = getattr(self._last, "binarize", None)
@@ -333,7 +348,7 @@ class NaiveBayesOracle(_GenerativeClassifier):
 # ---- mixtures
 
 
-class MixtureOracle(FittedOracle):
+class MixtureOracle(_Gaussians):
     """Scores of a GaussianMixture, alone or at the end of a Pipeline.
 
     The Fisher is that of p(x), the same for every example; it is estimated from `DRAWS` points of
@@ -348,8 +363,6 @@ class MixtureOracle(FittedOracle):
     """
 
     likelihood = "mixture"
-    names = ("weights", "means", "covariances")
-    dense_only = True
     takes_weights = needs_labels = False
 
     def __init__(
@@ -364,9 +377,9 @@ class MixtureOracle(FittedOracle):
         super().__init__(model, likelihood, parameters)
 
     def _inspect(self, model: Any) -> None:
-        self._kind: str = model.covariance_type
+        self._kind = model.covariance_type
         self._means = np.asarray(model.means_, dtype=np.float64)
-        self._log_weights = np.log(np.asarray(model.weights_, dtype=np.float64))
+        self._log_prior = np.log(np.asarray(model.weights_, dtype=np.float64))
         K, d = self._means.shape
         # C_k⁻¹ transposed, (K, d, d), for every covariance type
         root = np.asarray(model.precisions_cholesky_, dtype=np.float64)
@@ -376,69 +389,48 @@ class MixtureOracle(FittedOracle):
             root = root.reshape(K, -1, 1) * np.eye(d)
         self._root = root
         spread = _covariance_scores(np.zeros((1, K, d)), np.ones((1, K)), self._kind)
-        sizes = [K, K * d, spread.shape[1]]
-        self.layers = tuple(Layer(self.names[i], 1, sizes[i], np.zeros(1)) for i in self._kept)
+        self._set_layers(self.names, [K, K * d, spread.shape[1]])
         self.notes = self._remarks()
 
     def _learn(self, train: SklearnExamples, mean_weight: float) -> None:
         pass  # everything is known from the model
 
-    def _batches(self, examples: SklearnExamples) -> Iterator[Batch]:
-        return examples.batches(_batch_rows(self.n_parameters))
+    def _blocks_of(self, X: Any, r: np.ndarray, prior: np.ndarray) -> list[np.ndarray]:
+        return [prior, *self._gaussian_blocks(X, r)]
 
-    def scores(self, examples: SklearnExamples, labels: Labels = "true") -> Iterator[ScoreRows]:
-        """Yield ∇θ log p(x) of each example; a density does not depend on labels."""
-        for batch in self._batches(examples):
-            yield self._rows(batch.positions, batch.inputs)
+    def _mixing(self, batch: Batch, labels: Labels, test: bool) -> tuple[np.ndarray, np.ndarray]:
+        return self._responsibilities(batch.inputs)
+
+    def _responsibilities(self, X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        r = softmax(self._log_posterior(X), axis=1)
+        return r, r - np.exp(self._log_prior)
 
     def fisher_rows(self, examples: SklearnExamples) -> Iterator[ScoreRows]:
         """Yield scores at points drawn from the mixture."""
-        rng = np.random.default_rng(self.seed)
-        positions, size = np.repeat(np.arange(len(examples)), DRAWS), _batch_rows(self.n_parameters)
+        rng, size = np.random.default_rng(self.seed), self._batch_rows
+        positions = np.repeat(np.arange(len(examples)), DRAWS)
         for start in range(0, len(positions), size):
             at = positions[start : start + size]
-            yield self._rows(at, self._draw(len(at), rng), DRAWS**-0.5)
+            X = self._draw(len(at), rng)
+            blocks = self._blocks_of(X, *self._responsibilities(X))
+            yield self._rows(at, blocks, np.full(len(at), DRAWS**-0.5))
 
-    def predict(self, examples: SklearnExamples) -> np.ndarray:
-        """Return the component that each example most probably comes from."""
-        batches = self._batches(examples)
-        return np.concatenate([self._joint(b.inputs)[1].argmax(axis=1) for b in batches])
-
-    def log_likelihood(self, examples: SklearnExamples) -> np.ndarray:
-        """Return log p(x) of each example."""
-        batches = self._batches(examples)
-        return np.concatenate([logsumexp(self._joint(b.inputs)[1], axis=1) for b in batches])
+    def _log_prob(self, batch: Batch) -> np.ndarray:
+        return logsumexp(self._log_posterior(batch.inputs), axis=1)
 
     def _draw(self, n: int, rng: np.random.Generator) -> np.ndarray:
         K, d = self._means.shape
-        k = rng.choice(K, size=n, p=np.exp(self._log_weights) / np.exp(self._log_weights).sum())
+        k = rng.choice(K, size=n, p=softmax(self._log_prior))
         # u = (x − μ) root, hence x = μ + u root⁻¹
         return self._means[k] + np.einsum(
             "ni,nij->nj", rng.normal(size=(n, d)), np.linalg.inv(self._root)[k]
         )
 
-    def _joint(self, X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return u (n, K, d) and log π_k N(x; μ_k, Σ_k) (n, K)."""
-        u = _whitened(X, self._means, self._root)
+    def _log_posterior(self, X: Any) -> np.ndarray:
+        """Return log π_k N(x; μ_k, Σ_k), which is log p(k | x) but for log p(x)."""
         log_det = np.log(np.einsum("kii->ki", self._root)).sum(axis=1)
-        log_normal = log_det - (u**2).sum(axis=2) / 2 - X.shape[1] * np.log(2 * np.pi) / 2
-        return u, self._log_weights + log_normal
-
-    def _rows(self, positions: np.ndarray, X: np.ndarray, scale: float = 1.0) -> ScoreRows:
-        u, joint = self._joint(X)
-        r = softmax(joint, axis=1)
-        blocks = [
-            r - np.exp(self._log_weights),
-            (r[:, :, None] * u).reshape(len(X), -1),
-            _covariance_scores(u, r, self._kind),
-        ]
-        a = np.ones((len(X), 1))
-        return ScoreRows(positions, tuple(Factors(a, blocks[i] * scale) for i in self._kept))
-
-
-def _whitened(X: np.ndarray, means: np.ndarray, roots: np.ndarray) -> np.ndarray:
-    """Return u_k = C_k⁻¹(x − μ_k), (n, K, d)."""
-    return np.stack([(X - mean) @ root for mean, root in zip(means, roots)], axis=1)
+        squares = (self._whitened(X) ** 2).sum(axis=2)
+        return self._log_prior + log_det - (squares + X.shape[1] * np.log(2 * np.pi)) / 2
 
 
 def _covariance_scores(u: np.ndarray, r: np.ndarray, kind: str) -> np.ndarray:

@@ -26,16 +26,11 @@ from sklearn.svm import SVC, SVR
 from exempla.arrays import Array, is_sparse
 from exempla.data import n_rows, take_rows
 from exempla.errors import UnsupportedModelError
-from exempla.oracles.likelihoods import Bernoulli, Gaussian
-from exempla.oracles.sklearn.linear import (
-    DenseModel,
-    DenseNetwork,
-    Penalty,
-    margin_note,
-    one_vs_rest_signs,
-    tube_note,
-)
+from exempla.oracles.likelihoods import Bernoulli, Gaussian, Likelihood
 from exempla.oracles.sklearn.losses import Margin, Tube
+from exempla.oracles.sklearn.oracle import DenseModel, margin_note, one_vs_rest_signs, tube_note
+
+__all__ = ["read_kernel"]
 
 MAX_LANDMARKS = 2048
 _ROUNDING_SHARE = 1e-10
@@ -68,10 +63,6 @@ class _Span:
         kept = values > _ROUNDING_SHARE * values[-1]
         return _Span(landmarks, kernel, vectors[:, kept] / np.sqrt(values[kept]))
 
-    @property
-    def n_features(self) -> int:
-        return int(self.landmarks.shape[1])
-
     def __call__(self, X: Array) -> np.ndarray:
         return self.kernel(X, self.landmarks) @ self.directions
 
@@ -91,35 +82,32 @@ def _spread_landmarks(kept: Array, X: Array) -> Array:
 class _Machine:
     """f = scale·(duals k(kept, x)) + bias + offset, with duals of shape (outputs, kept)."""
 
-    dense: DenseModel
     kept: Array
     duals: np.ndarray
-    bias: np.ndarray | None
     kernel: Callable[[Array, Array], np.ndarray]
+    bias: np.ndarray | None = None
     scale: float = 1.0
     offset: float = 0.0
 
-    def spanned(self, landmarks: Array) -> DenseNetwork:
-        """Return the machine as a linear layer in the span of these rows."""
+    def dense(self, likelihood: Likelihood, penalty: float, **fields: Any) -> DenseModel:
+        """Return the machine as a dense model, before its training data are known."""
+        return self._spanned(DenseModel((), (), likelihood, penalty, **fields))
+
+    def _spanned(self, model: DenseModel, X: Array | None = None) -> DenseModel:
+        """Return a linear layer in the span of the machine's own rows, or of its training rows."""
+        landmarks, note = self.kept, model.note
+        if X is not None:
+            landmarks = _spread_landmarks(self.kept, X)
+            if n_rows(X) > MAX_LANDMARKS:
+                note += (
+                    f"{'; ' if note else ''}the kernel's feature space is approximated with "
+                    f"{MAX_LANDMARKS:,} of {n_rows(X):,} training rows (Nyström)"
+                )
         span = _Span.of(landmarks, self.kernel)
         weights = self.scale * (self.duals @ span(self.kept))
-        return DenseNetwork((weights,), (self.bias,), first=span, offset=self.offset)
-
-    @property
-    def untrained(self) -> DenseModel:
-        """The machine in the span of its own rows, before the training data are known."""
-        return replace(self.dense, network=self.spanned(self.kept), with_training=self)
-
-    def __call__(self, X: Array) -> DenseModel:
-        """Return the machine in the span of its training rows."""
-        note = self.dense.note
-        if n_rows(X) > MAX_LANDMARKS:
-            note += (
-                f"{'; ' if note else ''}the kernel's feature space is approximated with "
-                f"{MAX_LANDMARKS:,} of {n_rows(X):,} training rows (Nyström)"
-            )
-        network = self.spanned(_spread_landmarks(self.kept, X))
-        return replace(self.dense, network=network, note=note, with_training=self)
+        return replace(model, weights=(weights,), biases=(self.bias,), first=span, note=note,
+                       offset=self.offset, n_inputs=int(landmarks.shape[1]),
+                       with_training=partial(self._spanned, model))  # fmt: skip
 
 
 # ---- support vectors
@@ -136,22 +124,22 @@ def _svm_kernel(model: Any) -> Callable[[Array, Array], np.ndarray]:
     return partial(pairwise_kernels, metric=model.kernel, filter_params=True, **given)
 
 
-_BLANK = DenseNetwork((np.zeros((1, 1)),), (None,))
+def _vectors(model: Any, duals: np.ndarray) -> _Machine:
+    """Return the machine of a support vector model."""
+    rows, bias = model.support_vectors_, np.array(model.intercept_, dtype=np.float64)
+    kept = sp.csr_array(rows) if is_sparse(rows) else np.array(rows, dtype=np.float64)
+    return _Machine(kept, duals, _svm_kernel(model), bias)
 
 
 def _svc(model: SVC) -> DenseModel:
-    classes, two = np.asarray(model.classes_), len(model.classes_) == 2
     duals, signs = _pairs(model)
-    dense = DenseModel(
-        _BLANK,
-        Margin("hinge", one_vs_rest_signs(2) if two else signs),
-        Penalty(1 / model.C, "sum"),
-        classes=classes,
+    return _vectors(model, duals).dense(
+        Margin("hinge", signs),
+        1 / model.C,
+        classes=np.asarray(model.classes_),
         class_weight=model.class_weight,
         note=margin_note(model, "hinge"),
     )
-    kept, bias = _rows(model.support_vectors_), np.array(model.intercept_, dtype=np.float64)
-    return _Machine(dense, kept, duals, bias, _svm_kernel(model)).untrained
 
 
 def _pairs(model: SVC) -> tuple[np.ndarray, np.ndarray]:
@@ -175,15 +163,8 @@ def _pairs(model: SVC) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _svr(model: SVR) -> DenseModel:
-    duals = _plain(model.dual_coef_)
-    tube = Tube(float(model.epsilon))
-    dense = DenseModel(_BLANK, tube, Penalty(1 / model.C, "sum"), note=tube_note(model, False))
-    kept, bias = _rows(model.support_vectors_), np.array(model.intercept_, dtype=np.float64)
-    return _Machine(dense, kept, duals, bias, _svm_kernel(model)).untrained
-
-
-def _rows(kept: Any) -> Array:
-    return sp.csr_array(kept) if is_sparse(kept) else np.array(kept, dtype=np.float64)
+    machine = _vectors(model, _plain(model.dual_coef_))
+    return machine.dense(Tube(float(model.epsilon)), 1 / model.C, note=tube_note(model, False))
 
 
 def _plain(duals: Any) -> np.ndarray:
@@ -222,8 +203,8 @@ def _gpr(model: GaussianProcessRegressor) -> DenseModel:
     scale, offset = _units(model, (duals @ smooth(kept, kept))[0], kept)
     variance = float(noise[0]) * scale**2
     # minimises Σ(y − f)²/2σ² + ‖w/scale‖²/2; times σ², because loss_scale divides by it later
-    dense = DenseModel(_BLANK, Gaussian(variance), Penalty(variance / scale**2, "sum"))
-    return _Machine(dense, kept, duals, None, smooth, scale, offset).untrained
+    machine = _Machine(kept, duals, smooth, None, scale, offset)
+    return machine.dense(Gaussian(variance), variance / scale**2)
 
 
 def _units(model: Any, f: np.ndarray, kept: np.ndarray) -> tuple[float, float]:
@@ -236,25 +217,28 @@ def _units(model: Any, f: np.ndarray, kept: np.ndarray) -> tuple[float, float]:
     return scale, float(predicted.mean() - scale * f.mean())
 
 
-def _binary_process(inner: Any, classes: np.ndarray) -> DenseModel:
-    """A process with a logistic link, at the mode of its Laplace approximation."""
+def _gpc(model: GaussianProcessClassifier) -> DenseModel:
+    """A process of two classes with a logistic link, at the mode of its Laplace approximation."""
+    inner: Any = model.base_estimator_
     kept = np.asarray(inner.X_train_, dtype=np.float64)
     duals = (np.asarray(inner.y_train_, dtype=np.float64) - inner.pi_)[None, :]
     note = (
         "GaussianProcessClassifier is explained at the mode of its Laplace approximation; the "
         "probabilities of predict_proba average around it and are slightly less extreme"
     )
-    dense = DenseModel(_BLANK, Bernoulli(), Penalty(1.0, "sum"), classes=classes, note=note)
-    return _Machine(dense, kept, duals, None, _Smooth(inner.kernel_)).untrained
+    classes = np.asarray(model.classes_)
+    machine = _Machine(kept, duals, _Smooth(inner.kernel_))
+    return machine.dense(Bernoulli(), 1.0, classes=classes, note=note)
 
 
-def _gpc(model: GaussianProcessClassifier) -> DenseModel:
-    return _binary_process(model.base_estimator_, np.asarray(model.classes_))
-
-
-KERNELS: dict[type, Callable[[Any], DenseModel]] = {
+_READERS: dict[type, Callable[[Any], DenseModel]] = {
     SVC: _svc,
     SVR: _svr,
     GaussianProcessRegressor: _gpr,
     GaussianProcessClassifier: _gpc,  # two classes; see wrappers.py for more
 }
+
+
+def read_kernel(model: Any) -> DenseModel:
+    """Read a fitted kernel machine as a linear model in the kernel's feature space."""
+    return next(read(model) for kind, read in _READERS.items() if isinstance(model, kind))

@@ -13,7 +13,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from scipy.special import erf, expit, gammaln
@@ -25,54 +25,89 @@ CORNER = 0.1
 """Width over which a corner is rounded: in margin units, or relative to a tube's mean error."""
 
 
-def _estimated(value: float | None, what: str) -> float:
-    if value is None:
-        raise ExemplaError(f"The {what} is unknown before the training data are read.")
-    return value
+@dataclass(frozen=True)
+class _OneNumber(Likelihood):
+    """A number with one output f. The formulas of subclasses are per row: f and y are (n,)."""
+
+    scale: float | None = field(default=None, kw_only=True)
+    """The scale of the errors; None: estimated from the training data."""
+    scale_name = ""
+    """What the scale is called in messages."""
+    discrete = False
+    _scale_terms: ClassVar[Callable[..., np.ndarray]]
+    """(f, y) -> numbers whose weighted mean over the training data is the scale."""
+    _log_p: ClassVar[Callable[..., np.ndarray]]
+    """(f, y) -> log p."""
+    _slope: ClassVar[Callable[..., np.ndarray]]
+    """(f, y) -> ∂ log p / ∂ f."""
+    _fisher: ClassVar[Callable[..., Any]]
+    """f -> E[(∂ log p / ∂ f)²]."""
+
+    def fitted(self, outputs: np.ndarray, y: Any, weights: Any = None) -> _OneNumber:
+        """Return a copy with the scale estimated, unless it was given."""
+        if self.scale is not None:
+            return self
+        each = self._scale_terms(outputs[:, 0], _flat(y))
+        return replace(self, scale=float(np.average(each, weights=weights)))
+
+    @property
+    def _known_scale(self) -> float:
+        if self.scale is None:
+            raise ExemplaError(
+                f"The {self.scale_name} is unknown before the training data are read."
+            )
+        return self.scale
+
+    @property
+    def loss_scale(self) -> float:
+        return 1.0 if self.scale is None else self.scale
+
+    def log_prob(self, outputs: np.ndarray, y: np.ndarray) -> np.ndarray:
+        return self._log_p(outputs[:, 0], _flat(y))
+
+    def score(self, outputs: np.ndarray, y: np.ndarray) -> np.ndarray:
+        return self._slope(outputs[:, 0], _flat(y))[:, None]
+
+    def fisher_root(self, outputs: np.ndarray, cut: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
+        root = np.sqrt(self._fisher(outputs[:, 0])) * np.ones(len(outputs))
+        return np.arange(len(outputs)), root[:, None]
+
+    def predict(self, outputs: np.ndarray) -> np.ndarray:
+        return outputs[:, 0]
+
+
+def _flat(y: Any) -> np.ndarray:
+    return np.asarray(y, dtype=np.float64).reshape(-1)
 
 
 @dataclass(frozen=True)
-class Tweedie(Likelihood):
+class Tweedie(_OneNumber):
     """A positive number with variance φ·mean^power; the output is log mean, or the mean.
 
     Power 2 is the Gamma distribution, 3 the inverse Gaussian, and 1 to 2 a Poisson sum of Gammas.
-    Minimum deviance is maximum likelihood for every dispersion φ, so φ is estimated afterwards
-    (Pearson). Where the density has no closed form, log p is its saddlepoint approximation, which
-    is exact in everything that depends on the mean.
+    Minimum deviance is maximum likelihood for every dispersion φ (`scale`), so φ is estimated
+    afterwards (Pearson). Where the density has no closed form, log p is its saddlepoint
+    approximation, which is exact in everything that depends on the mean.
 
     >>> import numpy as np
-    >>> Tweedie(2.0, dispersion=0.5).score(np.zeros((1, 1)), np.array([3.0]))
+    >>> Tweedie(2.0, scale=0.5).score(np.zeros((1, 1)), np.array([3.0]))
     array([[4.]])
     """
 
     power: float
     log_link: bool = True
-    dispersion: float | None = None
     name = "tweedie"
-    discrete = False
+    scale_name = "dispersion of the Tweedie likelihood"
 
-    def fitted(self, outputs: np.ndarray, y: Any, weights: Any = None) -> Tweedie:
-        """Return a copy with φ = weighted mean of (y − μ)²/μ^power."""
-        if self.dispersion is not None:
-            return self
-        mean = self._mean(outputs)
-        each = (y.reshape(mean.shape) - mean) ** 2 / mean**self.power
-        return replace(self, dispersion=float(np.average(each[:, 0], weights=weights)))
+    def _scale_terms(self, f: np.ndarray, y: np.ndarray) -> np.ndarray:
+        mean = self._mean(f)
+        return (y - mean) ** 2 / mean**self.power
 
-    @property
-    def _phi(self) -> float:
-        return _estimated(self.dispersion, "dispersion of the Tweedie likelihood")
+    def _mean(self, f: np.ndarray) -> np.ndarray:
+        return np.exp(f) if self.log_link else f
 
-    @property
-    def loss_scale(self) -> float:
-        return 1.0 if self.dispersion is None else self.dispersion
-
-    def _mean(self, outputs: np.ndarray) -> np.ndarray:
-        return np.exp(outputs) if self.log_link else outputs
-
-    def log_prob(self, outputs: np.ndarray, y: np.ndarray) -> np.ndarray:
-        mean, phi = self._mean(outputs)[:, 0], self._phi
-        y = np.reshape(y, mean.shape).astype(np.float64)
+    def _log_p(self, f: np.ndarray, y: np.ndarray) -> np.ndarray:
+        mean, phi = self._mean(f), self._known_scale
         if self.power == 2:  # Gamma of shape 1/φ
             ratio, shape = y / mean, 1 / phi
             return shape * np.log(shape * ratio) - shape * ratio - gammaln(shape) - np.log(y)
@@ -82,19 +117,16 @@ class Tweedie(Likelihood):
             spread = np.full(y.shape, 2 * math.pi * phi)
         return -_half_deviance(y, mean, self.power) / phi - np.log(spread) / 2
 
-    def score(self, outputs: np.ndarray, y: np.ndarray) -> np.ndarray:
-        mean = self._mean(outputs)
-        slope = mean ** ((1 if self.log_link else 0) - self.power)
-        return (np.reshape(y, mean.shape) - mean) * slope / self._phi
+    def _slope(self, f: np.ndarray, y: np.ndarray) -> np.ndarray:
+        mean = self._mean(f)
+        return (y - mean) * mean ** (self.log_link - self.power) / self._known_scale
 
-    def fisher_root(self, outputs: np.ndarray, cut: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
-        # (dμ/dη)² / (φ μ^power)
-        mean = self._mean(outputs)
-        root = mean ** ((2 if self.log_link else 0) / 2 - self.power / 2) / math.sqrt(self._phi)
-        return np.arange(len(outputs)), root
+    def _fisher(self, f: np.ndarray) -> Any:
+        # (dμ/df)² / (φ μ^power)
+        return self._mean(f) ** (2 * self.log_link - self.power) / self._known_scale
 
     def predict(self, outputs: np.ndarray) -> np.ndarray:
-        return self._mean(outputs)[:, 0]
+        return self._mean(outputs[:, 0])
 
 
 def _half_deviance(y: np.ndarray, mean: np.ndarray, p: float) -> np.ndarray:
@@ -108,67 +140,47 @@ def _half_deviance(y: np.ndarray, mean: np.ndarray, p: float) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class Huber(Likelihood):
+class Huber(_OneNumber):
     """A number whose error r is Gaussian up to δ and exponential beyond (Huber's density).
 
-    −log p = h(r)/s² + log Z with h = r²/2 up to δ and δ|r| − δ²/2 beyond. `variance` is s², which
-    is estimated from E[r·h′(r)] = s² if it is not given.
+    −log p = h(r)/s² + log Z with h = r²/2 up to δ and δ|r| − δ²/2 beyond. `scale` is s², which is
+    estimated from E[r·h′(r)] = s² if it is not given.
 
     >>> import numpy as np
-    >>> Huber(1.0, variance=1.0).score(np.zeros((2, 1)), np.array([0.5, 7.0])).ravel()
+    >>> Huber(1.0, scale=1.0).score(np.zeros((2, 1)), np.array([0.5, 7.0])).ravel()
     array([0.5, 1. ])
     """
 
     threshold: float
-    variance: float | None = None
     name = "huber"
-    discrete = False
+    scale_name = "scale of the Huber likelihood"
 
-    def fitted(self, outputs: np.ndarray, y: Any, weights: Any = None) -> Huber:
-        """Return a copy with s² estimated from the residuals."""
-        if self.variance is not None:
-            return self
-        r = np.reshape(y, outputs.shape) - outputs
-        each = (r * np.clip(r, -self.threshold, self.threshold))[:, 0]
-        return replace(self, variance=float(np.average(each, weights=weights)))
+    def _scale_terms(self, f: np.ndarray, y: np.ndarray) -> np.ndarray:
+        return (y - f) * np.clip(y - f, -self.threshold, self.threshold)
 
     @property
-    def _s2(self) -> float:
-        return _estimated(self.variance, "scale of the Huber likelihood")
-
-    @property
-    def loss_scale(self) -> float:
-        return 1.0 if self.variance is None else self.variance
-
-    @property
-    def _middle(self) -> tuple[float, float]:
+    def _masses(self) -> tuple[float, float]:
         """The unnormalised mass within δ, and the normaliser Z."""
-        s, d = math.sqrt(self._s2), self.threshold
-        inside = s * math.sqrt(2 * math.pi) * float(erf(d / (s * math.sqrt(2))))
-        return inside, inside + 2 * self._s2 / d * math.exp(-(d**2) / (2 * self._s2))
+        s2, d = self._known_scale, self.threshold
+        inside = math.sqrt(2 * math.pi * s2) * float(erf(d / math.sqrt(2 * s2)))
+        return inside, inside + 2 * s2 / d * math.exp(-(d**2) / (2 * s2))
 
-    def log_prob(self, outputs: np.ndarray, y: np.ndarray) -> np.ndarray:
-        r = np.abs(np.reshape(y, outputs.shape) - outputs)[:, 0]
-        d = self.threshold
+    def _log_p(self, f: np.ndarray, y: np.ndarray) -> np.ndarray:
+        r, d = np.abs(y - f), self.threshold
         h = np.where(r <= d, r**2 / 2, d * r - d**2 / 2)
-        return -h / self._s2 - math.log(self._middle[1])
+        return -h / self._known_scale - math.log(self._masses[1])
 
-    def score(self, outputs: np.ndarray, y: np.ndarray) -> np.ndarray:
-        r = np.reshape(y, outputs.shape) - outputs
-        return np.clip(r, -self.threshold, self.threshold) / self._s2
+    def _slope(self, f: np.ndarray, y: np.ndarray) -> np.ndarray:
+        return np.clip(y - f, -self.threshold, self.threshold) / self._known_scale
 
-    def fisher_root(self, outputs: np.ndarray, cut: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
+    def _fisher(self, f: np.ndarray) -> Any:
         # E[(h′/s²)²] = E[h″]/s²: the probability of an error within δ, over s²
-        inside, total = self._middle
-        value = math.sqrt(inside / total / self._s2)
-        return np.arange(len(outputs)), np.full((len(outputs), 1), value)
-
-    def predict(self, outputs: np.ndarray) -> np.ndarray:
-        return outputs[:, 0]
+        inside, total = self._masses
+        return inside / total / self._known_scale
 
 
 @dataclass(frozen=True)
-class AsymmetricLaplace(Likelihood):
+class AsymmetricLaplace(_OneNumber):
     """A number whose τ-quantile is the output: p(y) = τ(1−τ)/b · exp(−ρ_τ(y − output)/b).
 
     ρ_τ(u) = u·(τ − [u < 0]) is the pinball loss; τ = ½ is absolute error. The scale b is estimated
@@ -181,43 +193,27 @@ class AsymmetricLaplace(Likelihood):
     """
 
     quantile: float
-    scale: float | None = None
     name = "asymmetric laplace"
-    discrete = False
+    scale_name = "scale of the asymmetric Laplace likelihood"
 
-    def fitted(self, outputs: np.ndarray, y: Any, weights: Any = None) -> AsymmetricLaplace:
-        """Return a copy with b = weighted mean pinball loss, unless b was given."""
-        if self.scale is not None:
-            return self
-        return replace(self, scale=float(np.average(self._pinball(outputs, y), weights=weights)))
-
-    def _pinball(self, outputs: np.ndarray, y: np.ndarray) -> np.ndarray:
-        error = y - outputs[:, 0]
-        return error * (self.quantile - (error < 0))
-
-    @property
-    def _b(self) -> float:
-        return _estimated(self.scale, "scale of the asymmetric Laplace likelihood")
+    def _scale_terms(self, f: np.ndarray, y: np.ndarray) -> np.ndarray:
+        return (y - f) * (self.quantile - (y < f))  # pinball loss
 
     @property
     def loss_scale(self) -> float:
         # boosting libraries use a Hessian of 1 for this loss; here it is τ(1 − τ)/b²
-        return self._b**2 / (self.quantile * (1 - self.quantile)) if self.scale is not None else 1.0
+        return 1.0 if self.scale is None else 1 / self._fisher(np.empty(0))
 
-    def log_prob(self, outputs: np.ndarray, y: np.ndarray) -> np.ndarray:
-        constant = math.log(self.quantile * (1 - self.quantile) / self._b)
-        return constant - self._pinball(outputs, y) / self._b
+    def _log_p(self, f: np.ndarray, y: np.ndarray) -> np.ndarray:
+        b = self._known_scale
+        return math.log(self.quantile * (1 - self.quantile) / b) - self._scale_terms(f, y) / b
 
-    def score(self, outputs: np.ndarray, y: np.ndarray) -> np.ndarray:
-        return (self.quantile - (y[:, None] < outputs)) / self._b
+    def _slope(self, f: np.ndarray, y: np.ndarray) -> np.ndarray:
+        return (self.quantile - (y < f)) / self._known_scale
 
-    def fisher_root(self, outputs: np.ndarray, cut: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
+    def _fisher(self, f: np.ndarray) -> Any:
         # y lies below the quantile with probability τ: E[g²] = τ(1 − τ)/b²
-        root = math.sqrt(self.quantile * (1 - self.quantile)) / self._b
-        return np.arange(len(outputs)), np.full((len(outputs), 1), root)
-
-    def predict(self, outputs: np.ndarray) -> np.ndarray:
-        return outputs[:, 0]
+        return self.quantile * (1 - self.quantile) / self._known_scale**2
 
 
 class _Loss(Likelihood):
@@ -233,14 +229,14 @@ class _Loss(Likelihood):
         """Return a root of −∂g/∂outputs at these labels, and the example of each row."""
         if y is None:
             return self.fisher_root(outputs)
-        curvature = self.curvature(outputs, y)
+        curvature = self._curvature(outputs, y)
         rows, columns = np.nonzero(curvature > 0)
         root = np.zeros((len(rows), outputs.shape[1]))
         root[np.arange(len(rows)), columns] = np.sqrt(curvature[rows, columns])
         return rows, root
 
     @abstractmethod
-    def curvature(self, outputs: np.ndarray, y: np.ndarray) -> np.ndarray:
+    def _curvature(self, outputs: np.ndarray, y: np.ndarray) -> np.ndarray:
         """Return V″ of each output."""
 
 
@@ -260,7 +256,6 @@ class Margin(_Loss):
     loss: str
     """One of "hinge", "squared_hinge", "modified_huber"."""
     signs: np.ndarray = field(repr=False)
-    corner: float = CORNER
     name = "margin"
     discrete = True
 
@@ -271,7 +266,7 @@ class Margin(_Loss):
     def log_prob(self, outputs: np.ndarray, y: np.ndarray) -> np.ndarray:
         signs, m = self._margins(outputs, y)
         if self.loss == "hinge":
-            loss = self.corner * np.logaddexp(0, (1 - m) / self.corner)
+            loss = CORNER * np.logaddexp(0, (1 - m) / CORNER)
         else:
             loss = np.maximum(1 - m, 0) ** 2
             if self.loss == "modified_huber":
@@ -281,15 +276,15 @@ class Margin(_Loss):
     def score(self, outputs: np.ndarray, y: np.ndarray) -> np.ndarray:
         signs, m = self._margins(outputs, y)
         if self.loss == "hinge":
-            return signs * expit((1 - m) / self.corner)
+            return signs * expit((1 - m) / CORNER)
         slope = 2 * np.maximum(1 - m, 0)
         return signs * (np.where(m < -1, 4.0, slope) if self.loss == "modified_huber" else slope)
 
-    def curvature(self, outputs: np.ndarray, y: np.ndarray) -> np.ndarray:
+    def _curvature(self, outputs: np.ndarray, y: np.ndarray) -> np.ndarray:
         signs, m = self._margins(outputs, y)
         if self.loss == "hinge":
-            q = expit((1 - m) / self.corner)
-            return np.abs(signs) * q * (1 - q) / self.corner
+            q = expit((1 - m) / CORNER)
+            return np.abs(signs) * q * (1 - q) / CORNER
         bent = (m < 1) & ((m >= -1) | (self.loss == "squared_hinge"))
         return np.abs(signs) * 2.0 * bent
 
@@ -300,8 +295,10 @@ class Margin(_Loss):
 
 
 @dataclass(frozen=True)
-class Tube(_Loss):
+class Tube(_Loss, _OneNumber):
     """Support vector regression: the loss is the error's excess over ε, or the square of it.
+
+    `scale` is the width of the rounded corners, CORNER × the mean absolute error (at least ε).
 
     >>> import numpy as np
     >>> Tube(1.0, squared=True).score(np.zeros((3, 1)), np.array([0.5, 3.0, -2.0])).ravel()
@@ -310,48 +307,43 @@ class Tube(_Loss):
 
     epsilon: float
     squared: bool = False
-    corner: float | None = None
     name = "tube"
-    discrete = False
+    scale_name = "corner width of the tube loss"
 
     def fitted(self, outputs: np.ndarray, y: Any, weights: Any = None) -> Tube:
-        """Return a copy with its corners rounded over CORNER × the mean absolute error."""
-        if self.squared or self.corner is not None:
+        """Return a copy with its corners rounded; the squared loss has none."""
+        if self.squared or self.scale is not None:
             return self
-        errors = np.abs(np.reshape(y, outputs.shape) - outputs)[:, 0]
-        width = CORNER * max(float(np.average(errors, weights=weights)), self.epsilon)
-        return replace(self, corner=width)
+        error = float(np.average(np.abs(_flat(y) - outputs[:, 0]), weights=weights))
+        return replace(self, scale=CORNER * max(error, self.epsilon))
 
     @property
-    def _t(self) -> float:
-        return _estimated(self.corner or None, "corner width of the tube loss")
+    def loss_scale(self) -> float:
+        return 1.0
 
-    def _excess(self, outputs: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        r = np.reshape(y, outputs.shape) - outputs
-        return r - self.epsilon, -r - self.epsilon
+    def _excess(self, f: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the excess above and below, in widths of the corner unless it is squared."""
+        width = 1.0 if self.squared else self._known_scale
+        return (y - f - self.epsilon) / width, (f - y - self.epsilon) / width
 
-    def log_prob(self, outputs: np.ndarray, y: np.ndarray) -> np.ndarray:
-        above, below = self._excess(outputs, y)
+    def _log_p(self, f: np.ndarray, y: np.ndarray) -> np.ndarray:
+        above, below = self._excess(f, y)
         if self.squared:
-            return -(np.maximum(above, 0) ** 2 + np.maximum(below, 0) ** 2)[:, 0]
-        t = self._t
-        return -t * (np.logaddexp(0, above / t) + np.logaddexp(0, below / t))[:, 0]
+            return -(np.maximum(above, 0) ** 2 + np.maximum(below, 0) ** 2)
+        return -self._known_scale * (np.logaddexp(0, above) + np.logaddexp(0, below))
 
-    def score(self, outputs: np.ndarray, y: np.ndarray) -> np.ndarray:
-        above, below = self._excess(outputs, y)
+    def _slope(self, f: np.ndarray, y: np.ndarray) -> np.ndarray:
+        above, below = self._excess(f, y)
         if self.squared:
             return 2 * (np.maximum(above, 0) - np.maximum(below, 0))
-        return expit(above / self._t) - expit(below / self._t)
+        return expit(above) - expit(below)
 
-    def curvature(self, outputs: np.ndarray, y: np.ndarray) -> np.ndarray:
-        above, below = self._excess(outputs, y)
+    def _curvature(self, outputs: np.ndarray, y: np.ndarray) -> np.ndarray:
+        above, below = self._excess(outputs[:, 0], _flat(y))
         if self.squared:
-            return 2.0 * ((above > 0) | (below > 0))
-        p, q = expit(above / self._t), expit(below / self._t)
-        return (p * (1 - p) + q * (1 - q)) / self._t
-
-    def predict(self, outputs: np.ndarray) -> np.ndarray:
-        return outputs[:, 0]
+            return 2.0 * ((above > 0) | (below > 0))[:, None]
+        p, q = expit(above), expit(below)
+        return ((p * (1 - p) + q * (1 - q)) / self._known_scale)[:, None]
 
 
 @dataclass(frozen=True)
@@ -373,7 +365,7 @@ class CustomObjective(_Loss):
     discrete: bool = False
     name = "custom objective"
 
-    def _parts(self, outputs: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _derivatives(self, outputs: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         given = self.gradient(np.asarray(y, dtype=np.float64), outputs[:, 0])
         first, second = (np.asarray(part, dtype=np.float64) for part in given)
         if first.shape != (len(outputs),) or second.shape != (len(outputs),):
@@ -388,14 +380,14 @@ class CustomObjective(_Loss):
         nodes, weights = np.polynomial.legendre.leggauss(16)
         total = np.zeros(len(outputs))
         for node, weight in zip((nodes + 1) / 2, weights / 2, strict=True):
-            total -= weight * outputs[:, 0] * self._parts(node * outputs, y)[0]
+            total -= weight * outputs[:, 0] * self._derivatives(node * outputs, y)[0]
         return total
 
     def score(self, outputs: np.ndarray, y: np.ndarray) -> np.ndarray:
-        return -self._parts(outputs, y)[0][:, None]
+        return -self._derivatives(outputs, y)[0][:, None]
 
-    def curvature(self, outputs: np.ndarray, y: np.ndarray) -> np.ndarray:
-        return self._parts(outputs, y)[1][:, None]
+    def _curvature(self, outputs: np.ndarray, y: np.ndarray) -> np.ndarray:
+        return self._derivatives(outputs, y)[1][:, None]
 
     def predict(self, outputs: np.ndarray) -> np.ndarray:
         found = outputs[:, 0]

@@ -24,8 +24,7 @@ from exempla.errors import ExemplaError
 from exempla.oracles.base import Labels, Layer, ScoreRows
 from exempla.oracles.factors import Factors
 from exempla.oracles.likelihoods import Likelihood
-from exempla.oracles.sklearn.base import FittedOracle
-from exempla.oracles.sklearn.data import Batch, SklearnExamples
+from exempla.oracles.sklearn.base import Batch, FittedOracle, SklearnExamples
 
 MAX_ROWS = 6144
 """Training rows that can each be a parameter: the kernel of all pairs has to fit in memory."""
@@ -112,10 +111,13 @@ class NeighbourOracle(FittedOracle):
         shape = (len(index), int(self._last.n_samples_fit_))
         return sp.csr_array((values.ravel(), index.ravel(), starts), shape=shape)
 
+    def _batches(self, examples: SklearnExamples, copies: int = 1) -> Iterator[Batch]:
+        return examples.batches(_BATCH_ROWS)
+
     def scores(self, examples: SklearnExamples, labels: Labels = "true") -> Iterator[ScoreRows]:
         """Yield a training row's own vote, or the value of each vote for a test row."""
         self._check_labels(examples, labels)
-        for batch in examples.batches(_BATCH_ROWS):
+        for batch in self._batches(examples):
             if examples.is_test:
                 a = self._vote_values(batch, labels)
             else:
@@ -146,29 +148,18 @@ class NeighbourOracle(FittedOracle):
 
     def fisher_rows(self, examples: SklearnExamples) -> Iterator[ScoreRows]:
         """Yield one unit row for every training row."""
-        for start in range(0, len(examples), _BATCH_ROWS):
-            rows = np.arange(start, min(start + _BATCH_ROWS, len(examples)))
+        for rows, _ in examples.chunks(_BATCH_ROWS):
             a = self._own_votes(examples.places(rows))
             yield ScoreRows(rows, (Factors(a, np.ones((len(rows), 1))),))
 
-    def predict(self, examples: SklearnExamples) -> np.ndarray:
-        """Return the model's predictions, in the user's label vocabulary."""
-        found = [self._last.predict(b.inputs) for b in examples.batches(_BATCH_ROWS)]
-        labels = self._unwrapped.labels
-        return np.concatenate(found) if labels is None else labels.outside(np.concatenate(found))
+    def _predicted(self, batch: Batch) -> np.ndarray:
+        return np.asarray(self._last.predict(batch.inputs))
 
-    def log_likelihood(self, examples: SklearnExamples) -> np.ndarray:
-        """Return log p(y | x) of each example under its given label."""
-        self._check_labels(examples, "true")
-        found = []
-        for batch in examples.batches(_BATCH_ROWS):
-            if self._classes is None:
-                r = batch.codes - np.asarray(self._last.predict(batch.inputs)).ravel()
-                v = self._variance
-                found.append(-(r**2 / v + np.log(2 * np.pi * v)) / 2)
-                continue
-            # predict_proba averages n_neighbors votes of mean one; add ε for every class
-            k, C = int(self._last.n_neighbors), len(self._classes)
-            p = (k * self._last.predict_proba(batch.inputs) + 1.0 / C) / (k + 1.0)
-            found.append(np.log(p[np.arange(len(p)), batch.codes]))
-        return np.concatenate(found)
+    def _log_prob(self, batch: Batch) -> np.ndarray:
+        if self._classes is None:
+            r, v = batch.codes - self._predicted(batch).ravel(), self._variance
+            return -(r**2 / v + np.log(2 * np.pi * v)) / 2
+        # predict_proba averages n_neighbors votes of mean one; add ε for every class
+        k, C = int(self._last.n_neighbors), len(self._classes)
+        p = (k * self._last.predict_proba(batch.inputs) + 1.0 / C) / (k + 1.0)
+        return np.log(p[np.arange(len(p)), batch.codes])

@@ -1,49 +1,181 @@
 """Scores of models that are dense layers under a likelihood: linear models, kernels, perceptrons.
 
-`layers` carries the model's L2 penalty, which depends on the number of training rows and, for least
-squares, on the residual variance. It is correct once `read(data, role="train")` has returned.
+`DenseModel` describes a fitted model: its layers, likelihood and penalty. It goes forward to the
+outputs and backward to the factors (a, g) of every layer; a linear model has one layer, and CSR
+inputs stay CSR. Every penalty is brought to one form: the mean over the n rows of w_i·(−log p_i),
+plus Σ λ/2·v² over the weights v. At a fitted optimum therefore Σ_i w_i s_i = n·λ·v, which the tests
+check. `_READERS` maps each class of estimators to the short function that reads it; those of kernel
+machines are in `kernels.py`.
+
+`SklearnOracle.layers` carries the penalty, which depends on the number of training rows and, for
+least squares, on the residual variance. It is correct once `read(data, role="train")` has returned.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from copy import copy
-from dataclasses import replace
-from typing import Any
+import inspect
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal
 
 import numpy as np
+import scipy.sparse as sp
+from scipy.special import expit
+from sklearn.linear_model import (
+    ARDRegression,
+    BayesianRidge,
+    ElasticNet,
+    ElasticNetCV,
+    GammaRegressor,
+    HuberRegressor,
+    LassoCV,
+    LassoLars,
+    LassoLarsCV,
+    LassoLarsIC,
+    LinearRegression,
+    LogisticRegression,
+    LogisticRegressionCV,
+    PoissonRegressor,
+    Ridge,
+    RidgeCV,
+    SGDClassifier,
+    SGDRegressor,
+    TweedieRegressor,
+)
+from sklearn.neural_network import MLPClassifier, MLPRegressor
+from sklearn.svm import LinearSVC, LinearSVR
+from sklearn.utils.class_weight import compute_class_weight
 
-from exempla.arrays import is_sparse
-from exempla.errors import ExemplaError
+from exempla.arrays import Array, is_sparse
+from exempla.errors import ExemplaWarning, UnsupportedModelError
 from exempla.oracles.base import CLASS_CUT, Layer, ScoreRows
 from exempla.oracles.factors import Factors
-from exempla.oracles.likelihoods import Categorical, OneVsRest
-from exempla.oracles.sklearn.base import BATCH_BYTES, OutputOracle, keep_layers
-from exempla.oracles.sklearn.data import Batch, SklearnExamples, class_weights
-from exempla.oracles.sklearn.kernels import KERNELS
-from exempla.oracles.sklearn.linear import LINEAR, DenseModel
+from exempla.oracles.likelihoods import (
+    Bernoulli,
+    Categorical,
+    Gaussian,
+    Likelihood,
+    OneVsRest,
+    Poisson,
+)
+from exempla.oracles.sklearn.base import (
+    BATCH_BYTES,
+    MAX_BATCH_ROWS,
+    Batch,
+    OutputOracle,
+    SklearnExamples,
+    class_weights,
+    keep_layers,
+)
+from exempla.oracles.sklearn.losses import Huber, Margin, Tube, Tweedie
 
-__all__ = ["SklearnOracle", "is_dense", "read_dense"]
+__all__ = [
+    "DenseModel",
+    "SklearnOracle",
+    "margin_note",
+    "one_vs_rest_signs",
+    "read_dense",
+    "tube_note",
+]
 
-MAX_BATCH_ROWS = 4096
-_READERS = {**LINEAR, **KERNELS}
+_ACTIVATIONS: dict[str, tuple[Callable, Callable]] = {
+    # φ(z), and φ′(z) written in h = φ(z)
+    "identity": (lambda z: z, np.ones_like),
+    "logistic": (expit, lambda h: h * (1 - h)),
+    "tanh": (np.tanh, lambda h: 1 - h**2),
+    "relu": (lambda z: np.maximum(z, 0), lambda h: (h > 0).astype(h.dtype)),
+}
 
 
-def is_dense(model: Any) -> bool:
-    """Return True if `read_dense` knows this class of model, fitted or not."""
-    return isinstance(model, tuple(_READERS))
+@dataclass(frozen=True)
+class DenseModel:
+    """outputs = W_L φ(… φ(W_1 x + b_1) …) + b_L under a likelihood, with a penalty.
 
-
-def read_dense(model: Any) -> DenseModel:
-    """Read a fitted model as dense layers under a likelihood.
-
-    >>> from sklearn.linear_model import Ridge
-    >>> read_dense(Ridge(alpha=2.0).fit([[0.0], [1.0], [2.0]], [0.0, 1.0, 1.0])).likelihood
-    Gaussian(variance=None)
+    >>> import numpy as np
+    >>> line = DenseModel((np.array([[2.0]]),), (np.array([1.0]),), Gaussian(), 0.0)
+    >>> inputs, outputs = line.forward(np.array([[3.0]]))
+    >>> outputs
+    array([[7.]])
+    >>> line.backward(inputs, np.array([[1.0]]))[0].a  # the input, and a 1 for the bias
+    array([[3., 1.]])
     """
-    # the nearest ancestor that has a reader
-    kind = next(kind for kind in type(model).__mro__ if kind in _READERS)
-    return _READERS[kind](model)
+
+    weights: tuple[np.ndarray, ...]
+    """One (d_out, d_in) matrix per layer."""
+    biases: tuple[np.ndarray | None, ...]
+    likelihood: Likelihood
+    penalty: float
+    """penalty/2·v² on every weight v is added to the losses."""
+    added_to: Literal["sum", "mean", "weighted mean"] = "sum"
+    """What the penalty is added to: the sum or a mean of the losses."""
+    batch: int | None = None
+    """Rows per mini-batch, if the sum is over a mini-batch."""
+    activation: str = "identity"
+    first: Callable[[Array], Array] | None = None
+    """Transformation of x before the first layer, without parameters; None: none."""
+    n_inputs: int | None = None
+    """Columns of x, if there is such a transformation."""
+    offset: float = 0.0
+    """A constant added to the outputs; not a parameter."""
+    classes: np.ndarray | None = None
+    class_weight: dict | str | None = None
+    balanced_by_weight: bool = False
+    """True if class_weight="balanced" counts examples by their weight."""
+    intercept_penalty: float = 0.0
+    """λ of the intercept, as a multiple of that of the weights."""
+    column_penalty: np.ndarray | None = None
+    """λ of each input column, as a multiple of the common one; None: all equal."""
+    note: str = ""
+    """A remark for every explanation: approximations, and what is left out."""
+    with_training: Callable[[Any], DenseModel] | None = None
+    """Returns the model once its training inputs are known, if its features depend on them."""
+
+    @property
+    def n_features(self) -> int:
+        return self.weights[0].shape[1] if self.n_inputs is None else self.n_inputs
+
+    @property
+    def shapes(self) -> list[tuple[int, int]]:
+        """(d_in, d_out) of each layer, with the bias as an additional input."""
+        pairs = zip(self.weights, self.biases, strict=True)
+        return [(W.shape[1] + (b is not None), W.shape[0]) for W, b in pairs]
+
+    def forward(self, X: Array) -> tuple[list[Array], np.ndarray]:
+        """Return the inputs of every layer (with a column of ones for a bias), and the outputs."""
+        phi = _ACTIVATIONS[self.activation][0]
+        inputs, z = [], X if self.first is None else self.first(X)
+        for depth, (W, b) in enumerate(zip(self.weights, self.biases, strict=True)):
+            h = z if depth == 0 else phi(z)
+            inputs.append(h if b is None else _with_ones(h))
+            z = h @ W.T if b is None else h @ W.T + b
+        return inputs, z + self.offset if self.offset else z
+
+    def backward(self, inputs: list[Array], g: np.ndarray) -> tuple[Factors, ...]:
+        """Return the factors of every layer, given ∂ log p / ∂ outputs."""
+        slope = _ACTIVATIONS[self.activation][1]
+        factors: list[Factors] = [Factors(inputs[-1], g)]
+        for depth in range(len(self.weights) - 1, 0, -1):
+            h = inputs[depth][:, : self.weights[depth].shape[1]]
+            g = (g @ self.weights[depth]) * slope(h)
+            factors.append(Factors(inputs[depth - 1], g))
+        return tuple(reversed(factors))
+
+    def penalty_per_row(self, n: int, mean_weight: float) -> float:
+        """Return λ relative to the mean of w_i·loss_i over n rows, before any loss scale."""
+        if self.added_to == "sum":
+            return self.penalty / min(n, self.batch or n)
+        # a weighted mean divides by Σ w_i = n·mean_weight, whereas the objective divides by n
+        return self.penalty * (mean_weight if self.added_to == "weighted mean" else 1.0)
+
+
+def _with_ones(X: Array) -> Array:
+    """Append a column of ones to X; CSR stays CSR."""
+    ones = np.ones((X.shape[0], 1))
+    if is_sparse(X):
+        return sp.csr_array(sp.hstack([X, sp.csr_array(ones)], format="csr"))
+    return np.hstack([X, ones])
 
 
 class SklearnOracle(OutputOracle):
@@ -57,7 +189,7 @@ class SklearnOracle(OutputOracle):
         self._dense = read_dense(model)
         self.family = self._agree(self._dense.likelihood)
         self.likelihood = self.family.name
-        depth = len(self._dense.network.weights)
+        depth = len(self._dense.weights)
         self._names = ["coef"] if depth == 1 else [f"layer{i}" for i in range(depth)]
         self._kept = keep_layers(self._names, self._parameters)
         # a linear model's Fisher is its Hessian and stays exact; a network's drops rare classes
@@ -67,57 +199,16 @@ class SklearnOracle(OutputOracle):
     @property
     def linear_in_inputs(self) -> bool:
         """True if the first layer sees X as given: no step before it, and no kernel."""
-        return self._transform is None and self._dense.network.first is None
+        return self._transform is None and self._dense.first is None
 
     @property
     def n_features(self) -> int:
         """Number of columns of X that the model sees."""
-        return self._features
-
-    # ---- parameters
-
-    @property
-    def theta(self) -> np.ndarray:
-        """The kept layers' parameters: (d_in, d_out) blocks with the bias as last input row."""
-        network, blocks = self._dense.network, []
-        for i in self._kept:
-            W, b = network.weights[i].T, network.biases[i]
-            blocks.append((W if b is None else np.vstack([W, b])).ravel())
-        return np.concatenate(blocks)
-
-    @property
-    def theta_squares(self) -> list[tuple[int, float]]:
-        sizes = [layer.size for layer in self.layers]
-        parts = np.split(self.theta, np.cumsum(sizes)[:-1])
-        return [(len(part), float(part @ part)) for part in parts]
-
-    def at(self, theta: np.ndarray) -> SklearnOracle:
-        """Return the same oracle at other parameters, for posterior draws and finite differences.
-
-        It scores the examples that this oracle has read. The model itself is not changed.
-        """
-        theta = np.asarray(theta, dtype=np.float64)
-        network = self._dense.network
-        sizes = [d_in * d_out for d_in, d_out in (network.shapes[i] for i in self._kept)]
-        if theta.shape != (sum(sizes),):
-            raise ExemplaError(f"theta has shape {theta.shape}; give ({sum(sizes)},) numbers.")
-        weights, biases = list(network.weights), list(network.biases)
-        for i, part in zip(self._kept, np.split(theta, np.cumsum(sizes)[:-1]), strict=True):
-            block = part.reshape(network.shapes[i])
-            if biases[i] is not None:
-                block, biases[i] = block[:-1], block[-1]
-            weights[i] = block.T
-        moved = copy(self)
-        moved._moved = True
-        network = replace(network, weights=tuple(weights), biases=tuple(biases))
-        moved._dense = replace(self._dense, network=network)
-        return moved
-
-    # ---- reading
+        return self._dense.n_features
 
     @property
     def _features(self) -> int:
-        return self._dense.network.n_features
+        return self._dense.n_features
 
     @property
     def _classes(self) -> np.ndarray | None:
@@ -125,7 +216,27 @@ class SklearnOracle(OutputOracle):
 
     @property
     def _n_outputs(self) -> int:
-        return self._dense.network.n_outputs
+        return self._dense.weights[-1].shape[0]
+
+    # ---- parameters
+
+    def _blocks(self) -> list[np.ndarray]:
+        pairs = [(self._dense.weights[i].T, self._dense.biases[i]) for i in self._kept]
+        return [W if b is None else np.vstack([W, b]) for W, b in pairs]
+
+    def _set_blocks(self, blocks: list[np.ndarray]) -> None:
+        weights, biases = list(self._dense.weights), list(self._dense.biases)
+        for i, block in zip(self._kept, blocks, strict=True):
+            if biases[i] is not None:
+                block, biases[i] = block[:-1], block[-1]
+            weights[i] = block.T
+        self._dense = replace(self._dense, weights=tuple(weights), biases=tuple(biases))
+
+    @property
+    def theta_squares(self) -> list[tuple[int, float]]:
+        return [(block.size, float(np.vdot(block, block))) for block in self._blocks()]
+
+    # ---- reading
 
     def _row_weights(self, codes: Any, sample_weight: np.ndarray | None) -> np.ndarray | None:
         dense = self._dense
@@ -142,41 +253,343 @@ class SklearnOracle(OutputOracle):
         self.family = self._fit_family(
             train, "give it a penalty, or a variance with likelihood=Gaussian(variance=...)"
         )
+        dense, layers = self._dense, []
         # −log p is the model's loss divided by loss_scale (σ² for squares), and so is its penalty
-        lam = self._dense.penalty.per_row(len(train), mean_weight) / self.family.loss_scale
-        network, layers = self._dense.network, []
+        lam = dense.penalty_per_row(len(train), mean_weight) / self.family.loss_scale
         for i in self._kept:
-            d_in, d_out = network.shapes[i]
+            d_in, d_out = dense.shapes[i]
             penalty = np.full(d_in, lam)
-            if self._dense.column_penalty is not None:
-                penalty[: len(self._dense.column_penalty)] *= self._dense.column_penalty
-            if network.biases[i] is not None:
-                penalty[-1] = lam * self._dense.intercept_penalty
+            if dense.column_penalty is not None:
+                penalty[: len(dense.column_penalty)] *= dense.column_penalty
+            if dense.biases[i] is not None:
+                penalty[-1] = lam * dense.intercept_penalty
             layers.append(Layer(self._names[i], d_in, d_out, penalty))
         self.layers = tuple(layers)
-        self.notes = self._remarks(self._dense.note)
+        self.notes = self._remarks(dense.note)
 
     # ---- scoring
 
     def _forward(self, inputs: Any) -> tuple[np.ndarray, Any]:
-        activations, outputs = self._dense.network.forward(inputs)
+        activations, outputs = self._dense.forward(inputs)
         return outputs, activations
 
     def _factors(self, state: Any, g: np.ndarray, at: np.ndarray | None) -> tuple[Factors, ...]:
         inputs = state if at is None else [a[at] for a in state]
-        factors = self._dense.network.backward(inputs, g)
+        factors = self._dense.backward(inputs, g)
         return tuple(factors[i] for i in self._kept)
 
     def _counted(self, rows: ScoreRows, outputs: np.ndarray, batch: Batch) -> ScoreRows:
         if self._cut:
             return rows
-        return replace(
-            rows, counted=len(self.family.curvature_root(outputs, batch.codes, CLASS_CUT)[0])
-        )
+        counted = len(self.family.curvature_root(outputs, batch.codes, CLASS_CUT)[0])
+        return replace(rows, counted=counted)
 
     def _batches(self, examples: SklearnExamples, copies: int = 1) -> Iterator[Batch]:
-        width = sum(d_in + d_out for d_in, d_out in self._dense.network.shapes)
+        width = sum(d_in + d_out for d_in, d_out in self._dense.shapes)
         if is_sparse(examples.X):
-            width += examples.X.nnz // max(1, len(examples)) - self._dense.network.n_features
+            width += examples.X.nnz // max(1, len(examples)) - self._dense.n_features
         size = BATCH_BYTES // (8 * copies * max(1, width))
         return examples.batches(int(np.clip(size, 1, MAX_BATCH_ROWS)))
+
+
+# ---- readers
+
+_BALANCED_BY_WEIGHT = "sample_weight" in inspect.signature(compute_class_weight).parameters
+"""Newer versions of scikit-learn's logistic regression balance classes by weight."""
+
+_LOSS_NOTE = (
+    "{name} minimises a loss without a likelihood: scores are minus the gradient of its {loss}, "
+    "and the metric is the curvature of that loss at the given labels"
+)
+
+
+def read_dense(model: Any) -> DenseModel:
+    """Read a fitted model as dense layers under a likelihood.
+
+    >>> from sklearn.linear_model import Ridge
+    >>> read_dense(Ridge(alpha=2.0).fit([[0.0], [1.0], [2.0]], [0.0, 1.0, 1.0])).likelihood
+    Gaussian(variance=None)
+    """
+    # the nearest ancestor that has a reader
+    known = next((kind for kind in type(model).__mro__ if kind in _READERS), None)
+    if known is not None:
+        return _READERS[known](model)
+    from exempla.oracles.sklearn.kernels import read_kernel
+
+    return read_kernel(model)
+
+
+def _linear(model: Any, likelihood: Likelihood, penalty: float, **fields: Any) -> DenseModel:
+    """Return coef_ and intercept_ as a model of one layer."""
+    # copy, because some models are refitted in place
+    W = np.atleast_2d(np.array(model.coef_, dtype=np.float64))
+    bias = None
+    if model.fit_intercept:
+        b = np.array(model.intercept_, dtype=np.float64)
+        bias = np.broadcast_to(b.reshape(-1), (W.shape[0],))
+    return DenseModel((W,), (bias,), likelihood, penalty, **fields)
+
+
+# ---- classifiers
+
+
+def _logistic(model: LogisticRegression) -> DenseModel:
+    multi_class = getattr(model, "multi_class", "auto")  # gone since scikit-learn 1.8
+    two = len(model.classes_) == 2
+    if two and multi_class == "multinomial":
+        raise UnsupportedModelError(
+            "LogisticRegression(multi_class='multinomial') doubles the log-odds of two classes: "
+            "leave multi_class at its default."
+        )
+    liblinear = model.solver == "liblinear"
+    one_vs_rest = multi_class == "ovr" or (liblinear and multi_class != "multinomial")
+    several: Likelihood = OneVsRest() if one_vs_rest else Categorical()
+    return _linear(
+        model,
+        Bernoulli() if two else several,
+        _logistic_penalty(model),
+        classes=model.classes_,
+        class_weight=model.class_weight,
+        balanced_by_weight=_BALANCED_BY_WEIGHT,
+        # liblinear appends a constant feature of this value and penalises its weight b / scaling
+        intercept_penalty=1 / float(model.intercept_scaling) ** 2 if liblinear else 0.0,
+    )
+
+
+def _logistic_penalty(model: Any) -> float:
+    """Return the L2 part of the penalty 1/C."""
+    if isinstance(model, LogisticRegressionCV):
+        C = np.unique(np.asarray(model.C_, dtype=np.float64))
+        if len(C) > 1:
+            warnings.warn(
+                f"LogisticRegressionCV chose a different C for each class ({C.min():g} to "
+                f"{C.max():g}); their geometric mean is used as the penalty.",
+                ExemplaWarning,
+                stacklevel=2,
+            )
+        strength = float(1 / np.exp(np.mean(np.log(C))))
+        ratios = [r for r in np.ravel(model.l1_ratio_) if r is not None]
+        ratio = float(np.mean(np.asarray(ratios, dtype=np.float64))) if ratios else 0.0
+    else:
+        strength, ratio = 1 / model.C, float(getattr(model, "l1_ratio", 0) or 0)
+    penalty = getattr(model, "penalty", "deprecated")
+    if penalty is None:
+        return 0.0
+    if penalty in ("l1", "l2"):  # the old argument overrides l1_ratio
+        ratio = float(penalty == "l1")
+    return _l2_part(model, strength, ratio)
+
+
+def _l2_part(model: Any, strength: float, l1_ratio: float) -> float:
+    """Return the L2 part of a penalty; warn if there is an L1 part."""
+    if l1_ratio > 0 and strength > 0:
+        warnings.warn(
+            f"{type(model).__name__} has an L1 penalty, which has no curvature: only the L2 part "
+            f"({1 - l1_ratio:.0%} of the penalty) enters the Fisher metric.",
+            ExemplaWarning,
+            stacklevel=2,
+        )
+    return strength * (1 - l1_ratio)
+
+
+def _sgd_penalty(model: Any) -> float:
+    shares = {"l2": 0.0, "l1": 1.0, "elasticnet": model.l1_ratio}
+    return 0.0 if model.penalty is None else _l2_part(model, model.alpha, shares[model.penalty])
+
+
+def _sgd(model: Any) -> DenseModel:
+    count, note = len(model.classes_), ""
+    likelihood: Likelihood = Bernoulli() if count == 2 else OneVsRest()
+    if model.loss != "log_loss":
+        likelihood = Margin(model.loss, one_vs_rest_signs(count))
+        note = margin_note(model, model.loss)
+    return _linear(model, likelihood, _sgd_penalty(model), added_to="mean", note=note,
+                   classes=model.classes_, class_weight=model.class_weight)  # fmt: skip
+
+
+def one_vs_rest_signs(classes: int) -> np.ndarray:
+    """Return (classes, outputs) signs: one output for two classes, otherwise one per class."""
+    return np.array([[-1.0], [1.0]]) if classes == 2 else 2 * np.eye(classes) - 1
+
+
+def margin_note(model: Any, loss: str) -> str:
+    """Return the note for a support vector classifier."""
+    rounded = "hinge loss, its corner rounded"
+    words = rounded if loss == "hinge" else f"{loss.replace('_', ' ')} loss"
+    return _LOSS_NOTE.format(name=type(model).__name__, loss=words)
+
+
+def _linear_svc(model: LinearSVC) -> DenseModel:
+    if model.multi_class != "ovr":
+        raise UnsupportedModelError(
+            f"LinearSVC(multi_class={model.multi_class!r}) couples all classes in one margin: "
+            "leave multi_class at 'ovr'."
+        )
+    return _linear(
+        model,
+        Margin(model.loss, one_vs_rest_signs(len(model.classes_))),
+        _l2_part(model, 1 / model.C, float(model.penalty == "l1")),
+        classes=model.classes_,
+        class_weight=model.class_weight,
+        intercept_penalty=1 / float(model.intercept_scaling) ** 2,
+        note=margin_note(model, model.loss),
+    )
+
+
+# ---- regressions
+
+
+def _least_squares(model: Any) -> DenseModel:
+    alpha = getattr(model, "alpha_", getattr(model, "alpha", 0.0))
+    if np.ptp(alpha) > 0:
+        raise UnsupportedModelError(
+            f"{type(model).__name__} has a different alpha for each output: "
+            "explain one model per output instead."
+        )
+    return _linear(model, Gaussian(), float(np.mean(alpha)))
+
+
+def _lasso(model: Any) -> DenseModel:
+    """Minimises mean(r²)/2 + α·(ρ‖w‖₁ + (1 − ρ)‖w‖²/2), smooth in the nonzero coefficients."""
+    alpha = float(getattr(model, "alpha_", getattr(model, "alpha", 0.0)))
+    ratio = float(getattr(model, "l1_ratio_", getattr(model, "l1_ratio", 1.0)))
+    return _active(model, Gaussian(), alpha * (1 - ratio), added_to="weighted mean")[0]
+
+
+def _active(model: Any, *args: Any, **fields: Any) -> tuple[DenseModel, np.ndarray]:
+    """Return the model restricted to columns with a nonzero coefficient, and these columns."""
+    whole, name = _linear(model, *args, **fields), type(model).__name__
+    W, bias = whole.weights[0], whole.biases[0]
+    if len(W) > 1:
+        raise UnsupportedModelError(
+            f"{name} has several outputs, each with its own set of columns: use "
+            f"MultiOutputRegressor({name}())."
+        )
+    columns = np.flatnonzero(W[0])
+    if not len(columns) and bias is None:
+        raise UnsupportedModelError(
+            f"{name} set every coefficient to zero, so no example has any influence: give it a "
+            "smaller alpha."
+        )
+    note = (
+        f"{name}: only the {len(columns)} nonzero of {W.shape[1]} coefficients are scored; the "
+        "L1 penalty keeps the others at zero"
+    )
+    first = partial(_take_columns, columns=columns)
+    kept = replace(whole, weights=(W[:, columns],), first=first, n_inputs=W.shape[1], note=note)
+    return kept, columns
+
+
+def _take_columns(X: Array, columns: np.ndarray) -> Array:
+    return X[:, columns]
+
+
+def _bayesian_ridge(model: BayesianRidge) -> DenseModel:
+    # minimises α/2·Σr² + λ/2·‖w‖², with noise precision α
+    noise = 1 / float(model.alpha_)
+    return _linear(model, Gaussian(noise), float(model.lambda_) * noise)
+
+
+def _ard(model: ARDRegression) -> DenseModel:
+    noise, each = 1 / float(model.alpha_), np.asarray(model.lambda_, dtype=np.float64)
+    kept, columns = _active(model, Gaussian(noise), noise)
+    return replace(kept, column_penalty=each[columns])
+
+
+def _tweedie(model: Any) -> DenseModel:
+    """Also the Poisson and Gamma regressions, which are Tweedie models of power 1 and 2."""
+    fixed = {PoissonRegressor: 1.0, GammaRegressor: 2.0}
+    power = next((p for kind, p in fixed.items() if isinstance(model, kind)), None)
+    power = float(model.power) if power is None else power
+    link = getattr(model, "link", "log")
+    if link == "auto":
+        link = "identity" if power <= 0 else "log"
+    if power < 0:
+        raise UnsupportedModelError(
+            f"TweedieRegressor(power={power:g}) has no density in closed form: use a power of 0 "
+            "or of at least 1."
+        )
+    family: Likelihood = Tweedie(power, link == "log")
+    if (power, link) == (1.0, "log"):
+        family = Poisson()
+    elif (power, link) == (0.0, "identity"):
+        family = Gaussian()
+    return _linear(model, family, model.alpha, added_to="weighted mean")
+
+
+def _huber(model: HuberRegressor) -> DenseModel:
+    # n·σ + 2σ·Σh(r)/σ² + α‖w‖², with h(r) quadratic up to εσ; divided by 2σ that is −log p
+    sigma = float(model.scale_)
+    family = Huber(float(model.epsilon) * sigma, scale=sigma**2)
+    return _linear(model, family, float(model.alpha) * sigma)
+
+
+def _sgd_regressor(model: SGDRegressor) -> DenseModel:
+    epsilon, note = float(model.epsilon), ""
+    if model.loss == "squared_error":
+        family: Likelihood = Gaussian()
+    elif model.loss == "huber":
+        family = Huber(epsilon)
+    else:
+        family = Tube(epsilon, squared=model.loss.startswith("squared"))
+        note = tube_note(model, family.squared)
+    # half the squared error, as in −log p; the squared tube is not halved
+    return _linear(model, family, _sgd_penalty(model), added_to="mean", note=note)
+
+
+def tube_note(model: Any, squared: bool) -> str:
+    """Return the note for a support vector regression."""
+    words = "squared tube loss" if squared else "tube loss, its corners rounded"
+    return _LOSS_NOTE.format(name=type(model).__name__, loss=words)
+
+
+def _linear_svr(model: LinearSVR) -> DenseModel:
+    squared = model.loss.startswith("squared")
+    intercept = 1 / float(model.intercept_scaling) ** 2
+    tube = Tube(float(model.epsilon), squared)
+    return _linear(model, tube, 1 / model.C, intercept_penalty=intercept,
+                   note=tube_note(model, squared))  # fmt: skip
+
+
+# ---- perceptrons
+
+
+def _mlp(model: Any) -> DenseModel:
+    W = tuple(np.array(one, dtype=np.float64).T for one in model.coefs_)
+    b = tuple(np.array(one, dtype=np.float64) for one in model.intercepts_)
+    classes = None
+    if isinstance(model, MLPRegressor):
+        counts = getattr(model, "loss", "squared_error") == "poisson"
+        likelihood: Likelihood = Poisson() if counts else Gaussian()
+    else:
+        logistic, classes = model.out_activation_ == "logistic", np.asarray(model.classes_)
+        likelihood = Bernoulli() if logistic else Categorical()
+        if logistic and len(W[-1]) > 1:
+            raise UnsupportedModelError(
+                "MLPClassifier was fitted on several labels per row (multilabel): explain one "
+                "model per label instead."
+            )
+    # the gradient adds alpha·W before dividing by the number of rows *it was computed on*:
+    # all n for lbfgs, a mini-batch for sgd and adam
+    batch = 200 if model.batch_size == "auto" else int(model.batch_size)
+    batch = None if model.solver == "lbfgs" else batch
+    return DenseModel(
+        W, b, likelihood, model.alpha, batch=batch, activation=model.activation, classes=classes
+    )
+
+
+_READERS: dict[type, Callable[[Any], DenseModel]] = {
+    LogisticRegression: _logistic,  # LogisticRegressionCV is one too
+    SGDClassifier: _sgd,
+    LinearSVC: _linear_svc,
+    **dict.fromkeys((LinearRegression, Ridge, RidgeCV), _least_squares),
+    ElasticNet: _lasso,  # Lasso is one too
+    **dict.fromkeys((ElasticNetCV, LassoCV, LassoLars, LassoLarsCV, LassoLarsIC), _lasso),
+    BayesianRidge: _bayesian_ridge,
+    ARDRegression: _ard,
+    **dict.fromkeys((PoissonRegressor, GammaRegressor, TweedieRegressor), _tweedie),
+    HuberRegressor: _huber,
+    SGDRegressor: _sgd_regressor,
+    LinearSVR: _linear_svr,
+    **dict.fromkeys((MLPClassifier, MLPRegressor), _mlp),
+}

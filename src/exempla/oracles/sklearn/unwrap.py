@@ -1,17 +1,17 @@
-"""Unwrap an estimator: find the fitted model inside Pipelines, searches and other wrappers.
+"""Find the model inside Pipelines, searches and other wrappers, and the oracle that scores it.
 
 `unwrap` handles wrappers around one model: Pipelines, hyperparameter searches, threshold tuning,
 frozen estimators, transformed targets, and stacking (whose base models are fixed features of the
-final model). Wrappers around several models are in `wrappers.py`.
-
-Recorded snapshots of a scikit-learn model become copies of it here as well.
+final model). Wrappers around several models are in `wrappers.py`. `sklearn_oracle` imports only the
+module that scores the model. Recorded snapshots of a scikit-learn model become copies of it here.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ import numpy as np
 from sklearn.compose import TransformedTargetRegressor
 from sklearn.ensemble import StackingClassifier, StackingRegressor
 from sklearn.exceptions import NotFittedError
-from sklearn.linear_model import LinearRegression, LogisticRegression, RidgeCV
+from sklearn.linear_model import LinearRegression, LogisticRegression, RidgeCV, SGDClassifier
 from sklearn.model_selection import (
     FixedThresholdClassifier,
     GridSearchCV,
@@ -29,7 +29,10 @@ from sklearn.model_selection import (
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
-from exempla.errors import ExemplaError, UnfittedModelError
+from exempla.data import is_polars
+from exempla.errors import ExemplaError, UnfittedModelError, UnsupportedModelError
+from exempla.oracles.base import Oracle
+from exempla.oracles.likelihoods import Likelihood
 from exempla.recorder.weights import arrays_of, place, read_arrays
 
 _SEARCHES = {"HalvingGridSearchCV", "HalvingRandomSearchCV"}  # importable only as experimental
@@ -37,6 +40,15 @@ _STACKED = (
     "only the final {last} of {name} is explained: its base models are treated as fixed, so the "
     "effect of training rows on them is not included"
 )
+
+
+def label_codes(classes: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Return the position of each label among the classes.
+
+    Unknown labels stay as they are, so that the label check can name them.
+    """
+    known = {label: code for code, label in enumerate(classes.tolist())}
+    return np.array([known.get(label, label) for label in y.tolist()])
 
 
 @dataclass(frozen=True)
@@ -49,9 +61,7 @@ class _LabelMap:
         """Return the user's labels as the wrapped model was given them."""
         if isinstance(self.wrapper, TransformedTargetRegressor):
             return self._transformed("transform", np.asarray(y, dtype=np.float64))
-        known = {label: code for code, label in enumerate(self.wrapper.classes_.tolist())}
-        # unknown labels stay as they are, so that the label check can name them
-        return np.array([known.get(label, label) for label in y.tolist()])
+        return label_codes(self.wrapper.classes_, y)
 
     def outside(self, y: np.ndarray) -> np.ndarray:
         """Return the wrapped model's predictions in the user's vocabulary."""
@@ -71,9 +81,14 @@ class _Steps:
     steps: tuple[Any, ...]
 
     def __call__(self, X: Any) -> Any:
-        for step in self.steps:
-            X = step.transform(X)
-        return X
+        try:
+            for step in self.steps:
+                X = step.transform(X)
+            return X
+        except Exception:
+            if not is_polars(X):
+                raise
+            return self(X.to_pandas())  # some steps accept only pandas
 
 
 @dataclass(frozen=True)
@@ -152,7 +167,7 @@ def require_fitted(model: Any) -> None:
         )
     last = unwrap(model).model
     known = getattr(last, "is_fitted", None)  # CatBoost has no fitted attributes that end in "_"
-    if callable(known) and known():
+    if (callable(known) and known()) or not hasattr(last, "fit"):  # a library's trained object
         return
     try:
         check_is_fitted(last)
@@ -197,3 +212,176 @@ def has_weights(model: Any, path: Path) -> bool:
     require_fitted(model)
     own, found = arrays_of(unwrap(model).model), read_arrays(path)
     return set(own) == set(found) and all(np.array_equal(own[name], found[name]) for name in own)
+
+
+# ---- which oracle scores a model
+
+SUPPORTED = (
+    "LogisticRegression, SGDClassifier, LinearSVC, SVC, GaussianProcessClassifier, MLPClassifier, "
+    "GaussianNB, MultinomialNB, BernoulliNB, LinearDiscriminantAnalysis, "
+    "QuadraticDiscriminantAnalysis, KNeighborsClassifier; LinearRegression, Ridge, Lasso, "
+    "ElasticNet, BayesianRidge, ARDRegression, HuberRegressor, Poisson-, Gamma- and "
+    "TweedieRegressor, SGDRegressor, LinearSVR, SVR, GaussianProcessRegressor, MLPRegressor, "
+    "KNeighborsRegressor; GaussianMixture; alone, at the end of a Pipeline, inside a search, or in "
+    "a voting, stacking, bagging, calibrating, one-vs-rest or multi-output wrapper"
+)
+
+_NEAREST = {
+    "LogisticRegression": "RidgeClassifier DummyClassifier",
+    "LogisticRegressionCV": "RidgeClassifierCV",
+    "SGDClassifier(loss='hinge')": "Perceptron PassiveAggressiveClassifier",
+    "SGDRegressor(loss='epsilon_insensitive')": "PassiveAggressiveRegressor",
+    "SVC": "NuSVC",
+    "SVR": "NuSVR",
+    "GaussianMixture": "OneClassSVM SGDOneClassSVM BayesianGaussianMixture KernelDensity KMeans",
+    "MultinomialNB": "ComplementNB",
+    "BernoulliNB on one-hot columns": "CategoricalNB",
+    "GaussianNB": "NearestCentroid",
+    "KNeighborsClassifier": "RadiusNeighborsClassifier LabelPropagation LabelSpreading",
+    "KNeighborsRegressor": "RadiusNeighborsRegressor",
+    "HuberRegressor": "QuantileRegressor TheilSenRegressor RANSACRegressor",
+    "LassoLars": "Lars",
+    "LassoLarsCV": "LarsCV",
+    "Lasso": "OrthogonalMatchingPursuit",
+    "LassoCV": "OrthogonalMatchingPursuitCV",
+    "MultiOutputRegressor(Lasso())": "MultiTaskLasso",
+    "MultiOutputRegressor(ElasticNet())": "MultiTaskElasticNet",
+    "MultiOutputRegressor(LassoCV())": "MultiTaskLassoCV",
+    "MultiOutputRegressor(ElasticNetCV())": "MultiTaskElasticNetCV",
+    "GaussianProcessRegressor": "KernelRidge",
+    "Ridge": "PLSRegression CCA DummyRegressor",
+    "LinearRegression": "IsotonicRegression",
+    "OneVsRestClassifier": "OneVsOneClassifier OutputCodeClassifier",
+}
+"""The nearest supported model, and the unsupported ones it stands in for."""
+_STAND_INS = {name: stand_in for stand_in, names in _NEAREST.items() for name in names.split()}
+_SGD_LOSSES = ("log_loss", "hinge", "squared_hinge", "modified_huber")
+
+_ORACLES = {
+    "sklearn.oracle:SklearnOracle": (
+        "LogisticRegression SGDClassifier LinearSVC LinearRegression Ridge RidgeCV ElasticNet "
+        "ElasticNetCV LassoCV LassoLars LassoLarsCV LassoLarsIC BayesianRidge ARDRegression "
+        "PoissonRegressor GammaRegressor TweedieRegressor HuberRegressor SGDRegressor LinearSVR "
+        "MLPClassifier MLPRegressor SVC SVR GaussianProcessRegressor GaussianProcessClassifier"
+    ),
+    "sklearn.wrappers:WrapperOracle": (
+        "VotingClassifier VotingRegressor BaggingClassifier BaggingRegressor "
+        "CalibratedClassifierCV OneVsRestClassifier MultiOutputClassifier MultiOutputRegressor "
+        "ClassifierChain RegressorChain"
+    ),
+    "sklearn.generative:MixtureOracle": "GaussianMixture",
+    "sklearn.generative:GaussianOracle": (
+        "GaussianNB LinearDiscriminantAnalysis QuadraticDiscriminantAnalysis"
+    ),
+    "sklearn.generative:NaiveBayesOracle": "MultinomialNB BernoulliNB",
+    "sklearn.neighbours:NeighbourOracle": "KNeighborsClassifier KNeighborsRegressor",
+    "trees.forest:ForestOracle": "ForestClassifier ForestRegressor",
+    "trees.oracle:TreeOracle": (
+        "BaseGradientBoosting BaseHistGradientBoosting LGBMModel XGBModel Booster CatBoost"
+    ),
+}
+"""The oracle of each class of models, by the name of the class or of a base class."""
+_ORACLE_OF = {name: oracle for oracle, names in _ORACLES.items() for name in names.split()}
+_LIBRARIES = ("sklearn", "lightgbm", "xgboost", "catboost")
+
+
+def sklearn_oracle(
+    model: Any, likelihood: str | Likelihood = "auto", parameters: Sequence[str] | None = None
+) -> Oracle:
+    """Return the oracle of a scikit-learn model or an ensemble of trees, fitted or not.
+
+    Parameters
+    ----------
+    model : estimator
+        A supported model, alone or inside wrappers.
+    likelihood : str or Likelihood
+        "auto" uses the model's own; a `Gaussian(variance=...)` fixes the variance.
+    parameters : sequence of str, optional
+        Layers to keep, by name or glob: "coef" for a linear model, "layer0", "layer1", … for a
+        perceptron, "weights", "means", "covariances" for a mixture. None keeps all.
+
+    Raises
+    ------
+    UnsupportedModelError
+        If the model has no score; the message names the nearest supported model.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> X, y = load_iris(return_X_y=True)
+    >>> oracle = sklearn_oracle(LogisticRegression(max_iter=1000).fit(X, y))
+    >>> train = oracle.read((X, y), role="train")
+    >>> [rows.factors[0].g.shape for rows in oracle.scores(train)]
+    [(150, 3)]
+    """
+    last = unwrap(model).model
+    kind = _oracle_name(last)
+    if kind is None:
+        raise _refusal(last)
+    module, name = kind.split(":")
+    return getattr(import_module(f"exempla.oracles.{module}"), name)(model, likelihood, parameters)
+
+
+def is_trees(model: Any) -> bool:
+    """Return True if this model, without its wrappers, is an ensemble of trees.
+
+    >>> from sklearn.ensemble import GradientBoostingClassifier
+    >>> from sklearn.linear_model import Ridge
+    >>> is_trees(GradientBoostingClassifier()), is_trees(Ridge())
+    (True, False)
+    """
+    return (_oracle_name(unwrap(model).model) or "").startswith("trees.")
+
+
+def is_boosted(model: Any) -> bool:
+    """Return True if an unwrapped model is a boosted ensemble of trees, fitted or not."""
+    return _oracle_name(model) == "trees.oracle:TreeOracle"
+
+
+def _oracle_name(model: Any) -> str | None:
+    """Return module and class of the oracle of an unwrapped model; None if it is not supported."""
+    if isinstance(model, type) or type(model).__name__ in _STAND_INS:
+        return None
+    if isinstance(model, SGDClassifier) and model.loss not in _SGD_LOSSES:
+        return None
+    for kind in type(model).__mro__:
+        found = _ORACLE_OF.get(kind.__name__)
+        if found is None or kind.__module__.partition(".")[0] not in _LIBRARIES:
+            continue
+        if kind.__name__ == "GaussianProcessClassifier" and len(getattr(model, "classes_", ())) > 2:
+            return "sklearn.wrappers:WrapperOracle"  # one process per class
+        # what a subclass of a wrapper changes is not known
+        return None if "wrappers" in found and kind is not type(model) else found
+    return None
+
+
+def _refusal(model: Any) -> UnsupportedModelError:
+    """Return the error for an unsupported model: the reason, and what to use instead."""
+    name = type(model).__name__
+    estimator = hasattr(model, "fit") or hasattr(model, "get_params")
+    if not isinstance(model, type) and not estimator:
+        return UnsupportedModelError(
+            f"{name} is not a model exempla can score. It supports torch.nn.Module, boosted trees "
+            "of LightGBM, XGBoost, CatBoost and scikit-learn, scikit-learn's forests, "
+            f"{SUPPORTED}, and gradients of your own: ScoreModel(score=...) for a function, "
+            "ArrayScores() for a matrix of scores."
+        )
+    if isinstance(model, type):
+        why = f"{model.__name__} is a class, not a model: fit {model.__name__}() and pass that"
+    elif name in ("RidgeClassifier", "RidgeClassifierCV"):
+        why = (
+            f"{name} is fitted by least squares on labels −1 and 1, so it gives labels no "
+            f"probability and has no score: use {_STAND_INS[name]}"
+        )
+    elif isinstance(model, SGDClassifier):
+        why = f"SGDClassifier(loss={model.loss!r}) has no score here: use loss='log_loss'"
+    elif name in _STAND_INS:
+        why = f"exempla cannot score {name}: the nearest model it can is {_STAND_INS[name]}"
+    else:
+        why = (
+            f"{name} has no parameters with a known likelihood, so exempla cannot score it: "
+            "explain a surrogate of it (exempla.surrogate, or --surrogate on the command line), "
+            "or give its gradient as exempla.ScoreModel"
+        )
+    return UnsupportedModelError(f"{why}. Supported scikit-learn models: {SUPPORTED}.")

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -28,24 +29,21 @@ from sklearn.model_selection import check_cv
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.multioutput import (
     ClassifierChain,
-    MultiOutputClassifier,
-    MultiOutputRegressor,
     RegressorChain,
 )
 from sklearn.svm import LinearSVC
 from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
 from exempla.arrays import is_sparse
-from exempla.data import as_matrix, n_rows, plain_labels, refuse_data, unpack
+from exempla.data import as_matrix, n_rows
 from exempla.errors import ExemplaError, UnsupportedModelError
 from exempla.oracles.base import Examples, Labels, Oracle, RowExamples, ScoreRows
 from exempla.oracles.factors import Factors
 from exempla.oracles.likelihoods import Gaussian, Likelihood
-from exempla.oracles.sklearn.base import FittedOracle
-from exempla.oracles.sklearn.unwrap import unwrap
+from exempla.oracles.sklearn.base import Batch, FittedOracle
+from exempla.oracles.sklearn.unwrap import label_codes, unwrap
 
 _CHUNK_ROWS = 1024
-_How = Literal["product", "mixture", "mean", "average"]
 
 
 @dataclass(frozen=True)
@@ -63,60 +61,32 @@ class _Part:
     counts: np.ndarray | None = None
     """Number of times each training row was in its sample; None: once."""
 
-    def inputs(self, X: Any, y: np.ndarray | None) -> Any:
+    def inputs(self, X: Any, y: np.ndarray) -> Any:
         """Return X as this model sees it."""
         if self.columns is not None:
             X = as_matrix(X)[:, self.columns]
-        if self.before is not None and y is not None:
-            X = np.hstack([as_matrix(X), np.asarray(y)[:, self.before].astype(np.float64)])
+        if self.before is not None:
+            X = np.hstack([as_matrix(X), y[:, self.before].astype(np.float64)])
         return X
 
-
-@dataclass(frozen=True)
-class _Joined:
-    """The parts of a wrapper, and how their predictions are joined."""
-
-    parts: tuple[_Part, ...]
-    how: _How
-    note: str = ""
-
-
-@dataclass(frozen=True)
-class _Coded:
-    """Convert labels to class codes, which voting and bagging pass to their models."""
-
-    classes: np.ndarray
-
-    def __call__(self, y: np.ndarray) -> np.ndarray:
-        known = {label: code for code, label in enumerate(self.classes.tolist())}
-        return np.array([known.get(label, label) for label in y.tolist()])
+    def own_labels(self, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return labels as this model knows them, and which it knows; unknown ones are replaced."""
+        own = y if self.labels is None else self.labels(y)
+        classes = getattr(self.model, "classes_", None)
+        known = np.ones(len(own), dtype=bool)
+        if classes is not None and own.ndim == 1:
+            known = np.isin(own, np.asarray(classes))
+            if not known.all() and known.any():
+                own = np.where(known, own, np.asarray(classes)[0])
+        return own, known
 
 
-@dataclass(frozen=True)
-class _IsClass:
-    """Convert labels to 1 for this class and 0 for all others."""
-
-    name: Any
-
-    def __call__(self, y: np.ndarray) -> np.ndarray:
-        return (y == self.name).astype(np.int64)
+def _is_class(name: Any, y: np.ndarray) -> np.ndarray:
+    return (y == name).astype(np.int64)
 
 
-@dataclass(frozen=True)
-class _Column:
-    """Select one of several labels."""
-
-    place: int
-
-    def __call__(self, y: np.ndarray) -> np.ndarray:
-        return np.asarray(y)[:, self.place]
-
-
-def has_parts(model: Any) -> bool:
-    """Return True for a wrapper around several models."""
-    if isinstance(model, GaussianProcessClassifier):
-        return len(getattr(model, "classes_", ())) > 2
-    return type(model) in _SPLIT
+def _column(place: int, y: np.ndarray) -> np.ndarray:
+    return y[:, place]
 
 
 def _inner_models(model: Any) -> list[Any]:
@@ -136,73 +106,57 @@ def _inner_models(model: Any) -> list[Any]:
     return [trees()]
 
 
-def _split_up(model: Any, n: int | None, y: np.ndarray | None) -> _Joined:
+_Split = tuple[str, list[_Part]]
+"""How the predictions of the parts are joined, and the parts."""
+
+
+def _split(model: Any, n: int | None, y: np.ndarray | None) -> _Split:
     """Return the parts of a fitted wrapper; n and y describe the training data, once known."""
+    if isinstance(model, VotingClassifier | VotingRegressor | BaggingClassifier | BaggingRegressor):
+        classes = getattr(model, "classes_", None)
+        labels = None if classes is None else partial(label_codes, np.asarray(classes))
+        bagging = isinstance(model, BaggingClassifier | BaggingRegressor)
+        parts = _bagging(model, n) if bagging else _voting(model)
+        joined = "average" if labels is None else "mixture"
+        return joined, [replace(part, labels=labels) for part in parts]
+    if isinstance(model, CalibratedClassifierCV):
+        return "mean", _calibrated(model, n, y)
     if isinstance(model, GaussianProcessClassifier):
-        if model.multi_class != "one_vs_rest":
-            raise UnsupportedModelError(
-                "GaussianProcessClassifier(multi_class='one_vs_one') has no joint score: use "
-                "multi_class='one_vs_rest'."
-            )
-        whole = _one_vs_rest(model.base_estimator_, np.asarray(model.classes_))
-        parts = tuple(replace(part, model=_of_two_classes(part.model)) for part in whole.parts)
-        return replace(whole, parts=parts)
-    return _SPLIT[type(model)](model, n, y)
+        return "product", _processes(model)
+    if isinstance(model, OneVsRestClassifier):
+        return "product", _one_vs_rest(model, np.asarray(model.classes_))
+    order = np.arange(len(model.estimators_))
+    chain = isinstance(model, ClassifierChain | RegressorChain)
+    order = np.asarray(model.order_) if chain else order
+    parts = [
+        _Part(inner, labels=partial(_column, int(order[i])), before=order[:i] if chain else None)
+        for i, inner in enumerate(model.estimators_)
+    ]
+    return "product", parts
 
 
-def _of_two_classes(inner: Any) -> GaussianProcessClassifier:
-    """Wrap one binary process of a multi-class process as a classifier of two classes."""
-    made = GaussianProcessClassifier()
-    made.base_estimator_, made.classes_ = inner, np.array([0, 1])
-    return made
-
-
-def _refuse_hard_vote(model: Any) -> None:
-    """Raise for majority votes, which assign labels no probability."""
-    if isinstance(model, VotingClassifier) and model.voting != "soft":
-        raise UnsupportedModelError(
-            "VotingClassifier(voting='hard') counts labels and gives them no probability: use "
-            "voting='soft'."
-        )
-
-
-def _voting(model: Any, n: int | None, y: np.ndarray | None) -> _Joined:
-    _refuse_hard_vote(model)
+def _voting(model: Any) -> list[_Part]:
     kept = [i for i, (_, inner) in enumerate(model.estimators) if not isinstance(inner, str)]
     weights = np.ones(len(kept)) if model.weights is None else np.asarray(model.weights)[kept]
-    shares = weights / weights.sum()
-    classifies = isinstance(model, VotingClassifier)
-    labels = _Coded(np.asarray(model.classes_)) if classifies else None
-    parts = [_Part(m, float(w), labels) for m, w in zip(model.estimators_, shares, strict=True)]
-    return _Joined(tuple(parts), "mixture" if classifies else "average")
+    pairs = zip(model.estimators_, weights / weights.sum(), strict=True)
+    return [_Part(inner, float(weight)) for inner, weight in pairs]
 
 
-def _bagging(model: Any, n: int | None, y: np.ndarray | None) -> _Joined:
-    classifies = isinstance(model, BaggingClassifier)
-    labels = _Coded(np.asarray(model.classes_)) if classifies else None
+def _bagging(model: Any, n: int | None) -> list[_Part]:
+    parts, share = [], 1 / len(model.estimators_)
     drawn = zip(
         model.estimators_, model.estimators_features_, model.estimators_samples_, strict=True
     )
-    parts = []
     for inner, columns, rows in drawn:
-        counts = None
-        if n is not None and len(rows) and rows.max() < n:
-            counts = np.bincount(rows, minlength=n).astype(np.float64)
+        known = n is not None and len(rows) and rows.max() < n
+        counts = np.bincount(rows, minlength=n or 0).astype(np.float64) if known else None
         every = np.array_equal(columns, np.arange(model.n_features_in_))
-        share = 1 / len(model.estimators_)
-        parts.append(
-            _Part(inner, share, labels, None if every else np.asarray(columns), None, counts)
-        )
-    return _Joined(tuple(parts), "mixture" if classifies else "average")
+        seen = None if every else np.asarray(columns)
+        parts.append(_Part(inner, share, columns=seen, counts=counts))
+    return parts
 
 
-_CALIBRATION = (
-    "the models inside CalibratedClassifierCV are explained without their calibration, which for "
-    "two classes changes the length of a score but not its direction"
-)
-
-
-def _calibrated(model: Any, n: int | None, y: np.ndarray | None) -> _Joined:
+def _calibrated(model: Any, n: int | None, y: np.ndarray | None) -> list[_Part]:
     inner = [one.estimator for one in model.calibrated_classifiers_]
     counts: list[np.ndarray | None] = [None] * len(inner)
     cv: Any = model.cv
@@ -210,59 +164,51 @@ def _calibrated(model: Any, n: int | None, y: np.ndarray | None) -> _Joined:
     if n is not None and y is not None and plain and len(inner) > 1:
         # without shuffling, these are the folds that the parts were fitted on
         folds: Any = check_cv(5 if cv is None else cv, y, classifier=True)
-        for place, (rows, _) in enumerate(folds.split(y, y)):
-            counts[place] = np.bincount(rows, minlength=n).astype(np.float64)
+        counts = [np.bincount(rows, minlength=n).astype(float) for rows, _ in folds.split(y, y)]
     share = 1 / len(inner)
-    parts = [_Part(m, share, counts=c) for m, c in zip(inner, counts, strict=True)]
-    return _Joined(tuple(parts), "mean", _CALIBRATION)
+    return [_Part(m, share, counts=c) for m, c in zip(inner, counts, strict=True)]
 
 
-def _rest(model: Any, n: int | None, y: np.ndarray | None) -> _Joined:
-    return _one_vs_rest(model, np.asarray(model.classes_))
-
-
-def _one_vs_rest(model: Any, classes: np.ndarray) -> _Joined:
+def _one_vs_rest(model: Any, classes: np.ndarray) -> list[_Part]:
     """Return a binary model per class; for two classes, one model of the second class."""
-    names = classes[-1:] if len(classes) == 2 else classes
-    parts = []
+    names, parts = classes[-1:] if len(classes) == 2 else classes, []
     for place, inner in enumerate(model.estimators_):
         if type(inner).__name__ == "_ConstantPredictor":  # all rows have this class, or none
             continue
-        labels = _Column(place) if getattr(model, "multilabel_", False) else _IsClass(names[place])
+        several = getattr(model, "multilabel_", False)
+        labels = partial(_column, place) if several else partial(_is_class, names[place])
         parts.append(_Part(inner, labels=labels))
-    return _Joined(tuple(parts), "product")
+    return parts
 
 
-def _outputs(model: Any, n: int | None, y: np.ndarray | None) -> _Joined:
-    parts = [_Part(m, labels=_Column(place)) for place, m in enumerate(model.estimators_)]
-    return _Joined(tuple(parts), "product")
+def _processes(model: GaussianProcessClassifier) -> list[_Part]:
+    """Return one process of two classes per class."""
+    if model.multi_class != "one_vs_rest":
+        raise UnsupportedModelError(
+            "GaussianProcessClassifier(multi_class='one_vs_one') has no joint score: use "
+            "multi_class='one_vs_rest'."
+        )
+    parts = []
+    for part in _one_vs_rest(model.base_estimator_, np.asarray(model.classes_)):
+        two = GaussianProcessClassifier()
+        two.base_estimator_, two.classes_ = part.model, np.array([0, 1])
+        parts.append(replace(part, model=two))
+    return parts
 
 
-def _chain(model: Any, n: int | None, y: np.ndarray | None) -> _Joined:
-    order = np.asarray(model.order_)
-    parts = [
-        _Part(inner, labels=_Column(int(order[i])), before=order[:i])
-        for i, inner in enumerate(model.estimators_)
-    ]
-    note = (
-        f"every model in a {type(model).__name__} sees the labels before it: scores use the given "
-        "labels"
-    )
-    return _Joined(tuple(parts), "product", note)
-
-
-_SPLIT: dict[type, Callable[[Any, int | None, np.ndarray | None], _Joined]] = {
-    VotingClassifier: _voting,
-    VotingRegressor: _voting,
-    BaggingClassifier: _bagging,
-    BaggingRegressor: _bagging,
-    CalibratedClassifierCV: _calibrated,
-    OneVsRestClassifier: _rest,
-    MultiOutputClassifier: _outputs,
-    MultiOutputRegressor: _outputs,
-    ClassifierChain: _chain,
-    RegressorChain: _chain,
-}
+def _note(model: Any) -> str:
+    """Return what an explanation of this wrapper leaves out."""
+    if isinstance(model, CalibratedClassifierCV):
+        return (
+            "the models inside CalibratedClassifierCV are explained without their calibration, "
+            "which for two classes changes the length of a score but not its direction"
+        )
+    if isinstance(model, ClassifierChain | RegressorChain):
+        return (
+            f"every model in a {type(model).__name__} sees the labels before it: scores use the "
+            "given labels"
+        )
+    return ""
 
 
 @dataclass(frozen=True)
@@ -307,7 +253,11 @@ class WrapperOracle(FittedOracle):
                 "likelihood: leave likelihood and parameters at their defaults."
             )
         last = unwrap(model).model
-        _refuse_hard_vote(last)
+        if isinstance(last, VotingClassifier) and last.voting != "soft":
+            raise UnsupportedModelError(
+                "VotingClassifier(voting='hard') counts labels and gives them no probability: use "
+                "voting='soft'."
+            )
         for inner in _inner_models(last):
             _oracle_of(inner)  # raises if it is not supported
         super().__init__(model)
@@ -316,59 +266,49 @@ class WrapperOracle(FittedOracle):
         self._split(None, None)
 
     def _split(self, n: int | None, y: np.ndarray | None) -> None:
-        self._joined = _split_up(self._last, n, y)
-        self.likelihood = self._joined.how
-        self._weights = np.array([[part.weight] for part in self._joined.parts])
-        self._oracles = [_oracle_of(part.model) for part in self._joined.parts]
+        self.likelihood, self._parts = _split(self._last, n, y)
+        self._weights = np.array([[part.weight] for part in self._parts])
+        self._oracles = [_oracle_of(part.model) for part in self._parts]
         if self._as_test:
             self._oracles = [oracle.by_prediction() for oracle in self._oracles]
-        if self.likelihood == "average":
-            _require_gaussian(self._last, self._oracles)
+        other = next((o.likelihood for o in self._oracles if o.likelihood != "gaussian"), None)
+        if self.likelihood == "average" and other is not None:
+            raise UnsupportedModelError(
+                f"{type(self._last).__name__} is supported around least-squares models such as "
+                f"Ridge, not around a {other} model: explain its parts one by one, or a surrogate "
+                "(exempla.surrogate)."
+            )
 
     # ---- reading
 
     def read(self, data: Any, *, role: Literal["train", "test"]) -> _WrapperExamples:
         """Let every part read the data, and weight the parts of a test row."""
-        if role == "train" or not self.layers:
-            self._bind()
-        problems: list[str] = []
-        given = unpack(data, problems)
-        labels = None if given.y is None else plain_labels(given.y)
-        if role == "train" and labels is None and not problems:
-            problems.append("labels are missing: give (X, y)")
-        refuse_data(problems, role)
-        X = given.X if self._transform is None else self._transform(given.X)
-        y = self._inside(labels)
-        if role == "train":
-            self._split(n_rows(X), y)
-        weights = given.weights if role == "train" else None
-        examples = replace(self._read_parts(X, y, weights, role), labels=labels, ids=given.ids)
-        if role == "train":
-            self._learn(examples, 1.0)
+        examples = super().read(data, role=role)
         if role == "test" or self._as_test:
-            examples = replace(examples, counts=self._test_counts(examples, y))
+            examples = replace(examples, counts=self._test_counts(examples))
         return examples
 
-    def _inside(self, labels: Any) -> Any:
-        labels_map = self._unwrapped.labels
-        return labels if labels is None or labels_map is None else labels_map.inside(labels)
+    def _check_rows(self, X: Any, problems: list[str]) -> tuple[Any, Any]:
+        return X if self._transform is None else self._transform(X), None  # parts check them
 
-    def _read_parts(
-        self, X: Any, y: Any, weights: np.ndarray | None, role: Any
-    ) -> _WrapperExamples:
+    def _encode(self, labels: np.ndarray, role: str, problems: list[str]) -> np.ndarray:
+        inside = self._unwrapped.labels
+        return np.asarray(labels if inside is None else inside.inside(labels))
+
+    def _examples(self, X: Any, transform: Any, role: Any, **fields: Any) -> _WrapperExamples:
         """Read the data in every part; labels that a part does not know have a count of zero."""
+        y, weights = fields.pop("codes"), fields.pop("weights")
+        if role == "train":
+            self._split(n_rows(X), y)
         y = np.asarray(self._last.predict(X)) if y is None else y
         read, counts = [], np.ones((len(self._oracles), n_rows(X)))
-        for m, (part, oracle) in enumerate(zip(self._joined.parts, self._oracles, strict=True)):
-            own, known = _part_labels(part, y)
-            inputs = part.inputs(X, y)
-            read.append(
-                oracle.read((inputs, own) if weights is None else (inputs, own, weights), role=role)
-            )
-            counts[m] = known
+        for m, (part, oracle) in enumerate(zip(self._parts, self._oracles, strict=True)):
+            own, counts[m] = part.own_labels(y)
+            data = (part.inputs(X, y), own)
+            read.append(oracle.read(data if weights is None else (*data, weights), role=role))
             if role == "train" and part.counts is not None:
                 counts[m] *= part.counts
-        return _WrapperExamples(X, parts=tuple(read), counts=counts)
+        return _WrapperExamples(X, codes=y, parts=tuple(read), counts=counts, **fields)
 
     def _learn(self, train: _WrapperExamples, mean_weight: float) -> None:
         self.layers = tuple(
@@ -376,31 +316,28 @@ class WrapperOracle(FittedOracle):
             for m, oracle in enumerate(self._oracles)
             for layer in oracle.layers
         )
-        first = np.arange(1)
         self._templates = [
-            next(iter(oracle.scores(part.take(first)))).factors
+            next(iter(oracle.scores(part.take(np.arange(1))))).factors
             for oracle, part in zip(self._oracles, train.parts, strict=True)
         ]
         if self.likelihood == "average":
-            errors = self._errors(train, self._inside(train.labels))
-            self._variance = float(np.mean(errors**2)) or 1.0
+            self._variance = float(np.mean(self._errors(train) ** 2)) or 1.0
         notes = [note for oracle in self._oracles for note in oracle.notes]
-        self.notes = self._remarks(self._joined.note, *notes)
+        self.notes = self._remarks(_note(self._last), *notes)
 
-    def _errors(self, examples: _WrapperExamples, y: Any) -> np.ndarray:
-        y = self._last.predict(examples.X) if y is None else y
-        return np.asarray(y, dtype=np.float64) - self._last.predict(examples.X)
+    def _errors(self, examples: _WrapperExamples) -> np.ndarray:
+        return np.asarray(examples.codes, dtype=np.float64) - self._last.predict(examples.X)
 
     # ---- scoring
 
-    def _test_counts(self, examples: _WrapperExamples, y: Any) -> np.ndarray:
+    def _test_counts(self, examples: _WrapperExamples) -> np.ndarray:
         """Return ∂ log p / ∂ log p_m of every part (for an average, ∂ log p / ∂ f_m · σ_m)."""
         if self.likelihood == "product":
             return examples.counts
         if self.likelihood == "mean":
             return examples.counts * self._weights
         if self.likelihood == "average":
-            return self._weights * self._errors(examples, y) / self._variance
+            return self._weights * self._errors(examples) / self._variance
         log_p = self._log_parts(examples, examples.counts > 0) + np.log(self._weights)
         return np.exp(log_p - logsumexp(log_p, axis=0))
 
@@ -418,8 +355,8 @@ class WrapperOracle(FittedOracle):
                 "explain: give the true values as (X, y)."
             )
         if labels == "predicted" and examples.labels is not None:
-            read = self._read_parts(examples.X, None, None, "test")
-            examples = replace(read, counts=self._test_counts(read, None), ids=examples.ids)
+            read = self._examples(examples.X, None, "test", codes=None, weights=None)
+            examples = replace(read, counts=self._test_counts(read), ids=examples.ids)
         for at, some in examples.chunks(_CHUNK_ROWS):
             factors: list[Factors] = []
             for m, oracle in enumerate(self._oracles):
@@ -452,26 +389,26 @@ class WrapperOracle(FittedOracle):
             factors += own if other == m else [_zeros_like(f, n) for f in like]
         return tuple(factors)
 
-    def predict(self, examples: _WrapperExamples) -> np.ndarray:
-        """Return the model's predictions, in the user's label vocabulary."""
-        found = np.asarray(self._last.predict(examples.X))
-        labels = self._unwrapped.labels
-        return found if labels is None else labels.outside(found)
+    def _batches(self, examples: _WrapperExamples, copies: int = 1) -> Iterator[Batch]:
+        for at, some in examples.chunks(_CHUNK_ROWS):
+            yield Batch(at, some, some.codes, None)
 
-    def log_likelihood(self, examples: _WrapperExamples) -> np.ndarray:
-        """Return log p of each example under its given label, with the parts joined."""
-        if examples.labels is None:
-            raise ExemplaError(
-                "These examples have no labels: give (X, y), or ask for labels='predicted'."
-            )
-        y = self._inside(examples.labels)
+    def _predicted(self, batch: Batch) -> np.ndarray:
+        return np.asarray(self._last.predict(batch.inputs.X))
+
+    def _check_labels(self, examples: Any, labels: Labels) -> None:
+        # without labels, `codes` are predictions
+        super()._check_labels(replace(examples, codes=examples.labels), labels)
+
+    def _log_prob(self, batch: Batch) -> np.ndarray:
+        examples = batch.inputs
         if self.likelihood == "average":
             v = self._variance
-            return -(self._errors(examples, y) ** 2 / v + np.log(2 * np.pi * v)) / 2
-        known = np.stack([_part_labels(part, y)[1] for part in self._joined.parts])
+            return -(self._errors(examples) ** 2 / v + np.log(2 * np.pi * v)) / 2
         if self.likelihood == "mixture":
+            known = np.stack([part.own_labels(batch.codes)[1] for part in self._parts])
             return logsumexp(self._log_parts(examples, known) + np.log(self._weights), axis=0)
-        log_p = self._log_parts(examples, np.ones_like(known))
+        log_p = self._log_parts(examples, np.array(True))
         return np.sum(log_p * (self._weights if self.likelihood == "mean" else 1.0), axis=0)
 
     # ---- parameters
@@ -495,8 +432,8 @@ class WrapperOracle(FittedOracle):
             rows = oracle.penalty_rows()
             if rows is not None:
                 factors = self._beside(m, rows.factors, len(rows))
-                dense = tuple(Factors(_to_dense(f.a), f.g) for f in factors)
-                groups.append(ScoreRows(rows.sample, dense))
+                pairs = [(f.a.toarray() if is_sparse(f.a) else f.a, f.g) for f in factors]
+                groups.append(ScoreRows(rows.sample, tuple(Factors(a, g) for a, g in pairs)))
         return ScoreRows.join(groups) if groups else None
 
 
@@ -504,29 +441,6 @@ def _oracle_of(model: Any) -> Oracle:
     from exempla.oracles import make_oracle
 
     return make_oracle(model)
-
-
-def _part_labels(part: _Part, y: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Return the labels as a part knows them, and which it knows; unknown ones are replaced."""
-    own = np.asarray(y) if part.labels is None else part.labels(np.asarray(y))
-    classes = getattr(part.model, "classes_", None)
-    known = np.ones(len(own), dtype=bool)
-    if classes is not None and own.ndim == 1:
-        known = np.isin(own, np.asarray(classes))
-        if not known.all() and known.any():
-            own = np.where(known, own, np.asarray(classes)[0])
-    return own, known
-
-
-def _require_gaussian(model: Any, oracles: list[Oracle]) -> None:
-    """Raise unless every part of an average of regressions is a least-squares model."""
-    other = next((o.likelihood for o in oracles if o.likelihood != "gaussian"), None)
-    if other is not None:
-        raise UnsupportedModelError(
-            f"{type(model).__name__} is supported around least-squares models such as Ridge, not "
-            f"around a {other} model: explain its parts one by one, or a surrogate "
-            "(exempla.surrogate)."
-        )
 
 
 def _scaled(factors: Factors, by: np.ndarray) -> Factors:
@@ -541,7 +455,3 @@ def _zeros_like(like: Factors, n: int) -> Factors:
     if is_sparse(like.a):
         return Factors(sp.csr_array((n, like.a.shape[1])), g)
     return Factors(np.zeros((n, *like.a.shape[1:])), g)
-
-
-def _to_dense(a: Any) -> np.ndarray:
-    return a.toarray() if is_sparse(a) else a

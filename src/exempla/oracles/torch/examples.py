@@ -1,10 +1,14 @@
-"""Examples as a network takes them: which part of a row is input, label or weight."""
+"""Examples as a network takes them: which part of a row is input, label or weight.
+
+A `Batch` holds arguments, labels and weights, all with samples on the first axis. `CallForm` sorts
+the user's batches into these parts, from the signature of the model's forward.
+"""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,10 +16,16 @@ import torch
 from torch import Tensor, nn
 
 from exempla.arrays import to_numpy
+from exempla.data import LARGEST_WEIGHT
 from exempla.errors import ExemplaError
 from exempla.oracles.base import Examples
-from exempla.oracles.torch.batch import Batch, refuse_weights, tree_map, usable_tensor
-from exempla.oracles.torch.sources import ArraySource, ExampleSource
+from exempla.oracles.torch.sources import (
+    ArraySource,
+    ExampleSource,
+    leaves,
+    tree_map,
+    usable_tensor,
+)
 
 LABEL_KEYS = ("labels", "label", "label_ids", "y", "target", "targets", "cls")
 WEIGHT_KEYS = ("weight", "weights", "sample_weight")
@@ -23,6 +33,102 @@ IGNORED_LABEL = -100
 """The label of positions without one."""
 _ITEMS_AT_ONCE = 64
 """Items read at a time when only their labels are needed."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Some examples, collated and on the model's device.
+
+    Attributes
+    ----------
+    positions : (n,) int64 array
+        Positions of the examples in the data set.
+    args, kwargs
+        Arguments of the model's forward.
+    labels, weights : tensors or None
+    given
+        The batch as the user's data provides it, for custom likelihoods.
+    """
+
+    positions: np.ndarray
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    labels: Any
+    weights: Tensor | None
+    given: Any
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    def take(self, rows: Any) -> Batch:
+        """Return some of the examples."""
+        index = torch.as_tensor(np.asarray(rows, dtype=np.int64))
+        picked = {
+            name: tree_map(
+                lambda t: t[index.to(t.device)] if self._has_samples(t) else t, getattr(self, name)
+            )
+            for name in ("args", "kwargs", "labels", "weights", "given")
+        }
+        return replace(self, positions=self.positions[np.asarray(rows)], **picked)
+
+    def tensors(self) -> tuple[list[Tensor], Callable[[list[Tensor]], Batch]]:
+        """Return every tensor with one row per sample, and a function that replaces them."""
+        fields = ("args", "kwargs", "labels", "given")
+        found = {
+            id(t): t for name in fields for t in leaves(getattr(self, name)) if self._has_samples(t)
+        }
+
+        def rebuild(values: list[Tensor]) -> Batch:
+            new = dict(zip(found, values, strict=True))
+            parts = {
+                name: tree_map(lambda v: new.get(id(v), v), getattr(self, name)) for name in fields
+            }
+            return replace(self, positions=self.positions[: len(values[0])], **parts)
+
+        return list(found.values()), rebuild
+
+    def _has_samples(self, value: Any) -> bool:
+        return isinstance(value, Tensor) and value.ndim > 0 and len(value) == len(self)
+
+
+def copied(tree: Any) -> Any:
+    """Copy every tensor, so that a forward that works in place changes no data of the caller."""
+    return tree_map(lambda t: t.clone() if isinstance(t, Tensor) else t, tree)
+
+
+def scaled(rows: Tensor, factors: Tensor) -> Tensor:
+    """Multiply each row by its factor."""
+    return rows * factors.to(rows).reshape(-1, *[1] * (rows.ndim - 1))
+
+
+def weighted(cotangent: Tensor, batch: Batch, root: bool = False) -> Tensor:
+    """Multiply by the examples' weights (scores), or by their square roots (Fisher rows)."""
+    if batch.weights is None:
+        return cotangent
+    return scaled(cotangent, batch.weights.sqrt() if root else batch.weights)
+
+
+def refuse_weights(weights: Any, positions: np.ndarray) -> None:
+    """Raise unless there is one finite, nonnegative weight for each example."""
+    shape = tuple(getattr(weights, "shape", ()))
+    if not isinstance(weights, Tensor) or shape not in ((len(positions),), (len(positions), 1)):
+        raise ExemplaError(
+            f"weights of shape {shape} were given for {len(positions)} examples: give one number "
+            "for each."
+        )
+    wrong = ~(weights.isfinite() & (weights >= 0))
+    refuse_rows(wrong, positions, "have a weight that is negative, NaN or infinite")
+    what = f"have a weight above {LARGEST_WEIGHT:g}, and sums of it overflow"
+    refuse_rows(weights > LARGEST_WEIGHT, positions, what)
+
+
+def refuse_rows(wrong: Tensor, positions: np.ndarray, what: str) -> None:
+    """Raise if any entry is True, naming the examples of these rows by their positions."""
+    rows = wrong.reshape(len(wrong), -1).any(1).nonzero()[:, 0].tolist()
+    if rows:
+        named = ", ".join(str(int(positions[i])) for i in rows[:5])
+        more = "…" if len(rows) > 5 else ""
+        raise ExemplaError(f"{len(rows)} examples {what} (rows {named}{more}): correct them.")
 
 
 class CallForm:

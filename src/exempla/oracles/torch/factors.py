@@ -1,24 +1,25 @@
 """`Factors` of torch layers that are not two plain arrays: each keeps the smallest form it can.
 
-    PairFactors   Linear, Embedding: two operands (operands.py)
-    ConvFactors   convolutions: image and output gradient
+    PairFactors   Linear, Embedding: two operands, inputs a and output gradients g
+    ConvFactors   convolutions: image and output gradient (conv.py)
     DenseFactors  a gradient without structure: norms, bare parameters, the fallback
     SumFactors    one parameter used in several ways (tied weights): the sum of its uses
 
-A score is a (d_in, d_out) matrix, flattened row by row.
+A score is a (d_in, d_out) matrix, flattened row by row. Each side of Σ_s a_s g_sᵀ is an `Operand`
+of n rows × s positions × d numbers: `Vectors` (the numbers), `OneHot` (of an embedding table, only
+the position of the single one) or `Stacked` (of a stack of matrices, such as experts: the numbers
+and which matrix they met). A tied weight used once as a table and once as a matrix swaps its sides.
 
-In a convolution, a is the patch under the kernel and g the gradient at the output. Writing the
-patches out multiplies memory by the kernel's size (9 for 3×3). Projecting them needs no patches:
-Uᵀa at every position is itself a convolution, with the columns of U as kernels. With groups, group
-c of the outputs sees only group c of the inputs: the score is a matrix of (d_in, d_out) =
-(C_in/groups · kernel [+1], C_out), each output column made by its own group.
+Scores are written out a few rows at a time, which bounds memory and keeps the cache warm. Numbers
+stay in the precision of the pass (bfloat16, say) and are widened when they are used: the sides of
+all layers together are the largest thing in memory.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -26,27 +27,258 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from exempla.oracles.base import GRAM_BLOCK
-from exempla.oracles.factors import Factors, Pairs, Side, Work
-from exempla.oracles.torch.operands import (
-    GRAM_TIMES,
-    OneHot,
-    Operand,
-    Stacked,
-    Vectors,
-    gram_in_pieces,
-    norms_in_pieces,
-    pieces,
-    rows_at_once,
-)
+from exempla.oracles.factors import Factors, Pairs, Side, Work, as_slice
+
+_LOW = (torch.float16, torch.bfloat16)
+PIECE = 2**26
+"""Numbers written out at one time on a GPU; one 16th of it on a CPU."""
+GRAM_TIMES = 8
+"""Multiple of `PIECE` for a Gram matrix on a CPU, where each piece is written out again for every
+other: with pieces of one row that would cost more than the products."""
 
 
-class _StructuredFactors(Factors, ABC):
-    """Defaults of the subclasses, computed on the written-out scores."""
+def rows_at_once(width: int, like: Tensor, times: int = 1) -> int:
+    """Return how many rows of this width are written out at one time."""
+    return max(1, (PIECE if like.is_cuda else times * PIECE // 16) // max(width, 1))
+
+
+def pieces_of(rows: int, width: int, like: Tensor, times: int = 1) -> list[np.ndarray]:
+    """Split rows into consecutive pieces of at most `rows_at_once`."""
+    step = rows_at_once(width, like, times)
+    return [np.arange(i, min(i + step, rows)) for i in range(0, rows, step)]
+
+
+def widen(t: Tensor) -> Tensor:
+    """Return at least single precision, which sums over samples and positions need."""
+    return t.float() if t.dtype in _LOW else t
+
+
+def _product(left: Tensor, right: Tensor) -> Tensor:
+    """Return the product of matrices, (n, s, d) with (n, d, r), in single precision at least.
+
+    A GPU multiplies low-precision numbers many times faster than their widened copies, and sums
+    the products in single precision: the result is the same.
+    """
+    if left.is_cuda and left.dtype == right.dtype and left.dtype in _LOW:
+        return torch.bmm(left, right, out_dtype=torch.float32)
+    return widen(left) @ widen(right)
+
+
+# ---- one side of a score
+
+
+@dataclass(frozen=True)
+class Operand(ABC):
+    """n rows × s positions of vectors; every tensor it holds has these two axes first."""
+
+    values: Tensor
+
+    @property
+    @abstractmethod
+    def width(self) -> int:
+        """Length of a vector."""
+
+    @property
+    def positions(self) -> int:
+        return self.values.shape[1]
+
+    @property
+    def multiplied(self) -> int:
+        """Numbers of one vector that arithmetic touches."""
+        return self.width
+
+    @abstractmethod
+    def written(self) -> Tensor:
+        """Return the vectors, (n, s, d), in the precision in which they are held."""
+
+    def project(self, basis: Tensor | None) -> Tensor:
+        """Return Uᵀv at every position, (n, s, r); None writes the vectors out."""
+        return widen(self.written()) if basis is None else self._along(basis)
+
+    @abstractmethod
+    def _along(self, basis: Tensor) -> Tensor: ...
+
+    def moment(self) -> Tensor:
+        """Return Σ v vᵀ over rows and positions, (d, d)."""
+        flat = self.written().flatten(0, 1)[None]
+        return _product(flat.transpose(1, 2), flat)[0]
+
+    def action(self, directions: Tensor) -> Tensor:
+        """Return (Σ v vᵀ) times a few directions, (d, r), for moments too wide to write out."""
+        flat = self.project(None).flatten(0, 1)
+        return flat.T @ (flat @ directions)
+
+    def pair(self, other: Operand) -> Tensor:
+        """Return v_is · v'_is' for the same row i on both sides, (n, s, s')."""
+        if isinstance(other, OneHot):
+            return other.pair(self).transpose(1, 2)
+        return _product(self.written(), other.written().transpose(1, 2))
+
+    def cross(self, other: Operand) -> Tensor:
+        """Return v_is · v'_js' for all rows, (n, s, m, s')."""
+        one, two = (side.each(lambda t: t.flatten(0, 1)[None]) for side in (self, other))
+        return one.pair(two).reshape(*self.values.shape[:2], *other.values.shape[:2])
+
+    def each(self, function: Callable[..., Tensor], *others: Operand) -> Any:
+        """Return the operand with the function applied to each tensor, beside those of others."""
+        held = {f.name: getattr(self, f.name) for f in fields(self)}
+        changed = {
+            name: function(value, *(getattr(other, name) for other in others))
+            for name, value in held.items()
+            if isinstance(value, Tensor)
+        }
+        return replace(self, **changed)
+
+    def take(self, rows: Any) -> Any:
+        """Return some of the rows."""
+        return self.each(lambda t: t[rows])
+
+    def pad(self, missing: int) -> Any:
+        """Return the operand with empty positions added."""
+        return self.each(lambda t: F.pad(t, (0, 0) * (t.ndim - 2) + (0, missing)))
+
+    def join(self, others: Sequence[Operand], axis: int) -> Any:
+        """Concatenate the rows (axis 0) or positions (axis 1) of operands of one kind."""
+        return self.each(lambda *tensors: torch.cat(tensors, axis), *others)
+
+    @property
+    def kind(self) -> tuple[Any, ...]:
+        """Everything about the operand but its tensors."""
+        held = (getattr(self, f.name) for f in fields(self))
+        return type(self), *(value for value in held if not isinstance(value, Tensor))
+
+
+@dataclass(frozen=True)
+class Vectors(Operand):
+    """Vectors held as numbers, (n, s, d); `ones` adds a last coordinate equal to one."""
+
+    ones: bool = False
+
+    @property
+    def width(self) -> int:
+        return self.values.shape[2] + self.ones
+
+    def written(self) -> Tensor:
+        return F.pad(self.values, (0, 1), value=1.0) if self.ones else self.values
+
+    def _along(self, basis: Tensor) -> Tensor:
+        if self.ones:  # Uᵀ[v; 1] without writing the ones out
+            return widen(self.values) @ basis[:-1] + basis[-1]
+        return widen(self.values) @ basis
+
+
+@dataclass(frozen=True)
+class OneHot(Operand):
+    """Unit vectors: `values` (n, s) says where the one stands among `size` coordinates."""
+
+    size: int
+    dtype: torch.dtype = torch.float32
+
+    @property
+    def width(self) -> int:
+        return self.size
+
+    @property
+    def multiplied(self) -> int:
+        return 1  # looked up
+
+    def written(self) -> Tensor:
+        return F.one_hot(self.values, self.size).to(self.dtype)
+
+    def _along(self, basis: Tensor) -> Tensor:
+        return basis[self.values]
+
+    def moment(self) -> Tensor:
+        return torch.diag(self._counts().to(self.dtype))
+
+    def action(self, directions: Tensor) -> Tensor:
+        return self._counts().to(directions)[:, None] * directions
+
+    def _counts(self) -> Tensor:
+        return torch.bincount(self.values.flatten(), minlength=self.size)
+
+    def pair(self, other: Operand) -> Tensor:
+        if isinstance(other, OneHot):
+            return (self.values[:, :, None] == other.values[:, None, :]).to(self.dtype)
+        vectors = other.project(None)  # (n, s', d): e_k · v = v[k]
+        where = self.values[:, None, :].expand(-1, vectors.shape[1], -1)
+        return vectors.gather(2, where).transpose(1, 2)
+
+
+@dataclass(frozen=True)
+class Stacked(Operand):
+    """Vectors (n, s, d), each in one of `pieces` parts of a longer vector; `part` is (n, s)."""
+
+    part: Tensor
+    pieces: int
+
+    @property
+    def width(self) -> int:
+        return self.pieces * self.values.shape[2]
+
+    @property
+    def multiplied(self) -> int:
+        return self.values.shape[2]
+
+    def _parts(self) -> Iterator[tuple[Tensor, slice]]:
+        """Yield where each part occurs, and its place among the coordinates."""
+        size = self.values.shape[2]
+        for e in self.part.unique().tolist():
+            yield self.part == e, slice(e * size, (e + 1) * size)
+
+    def written(self) -> Tensor:
+        out = self.values.new_zeros(*self.part.shape, self.width)
+        for here, place in self._parts():
+            out[..., place][here] = self.values[here]
+        return out
+
+    def _along(self, basis: Tensor) -> Tensor:
+        out = basis.new_zeros(*self.part.shape, basis.shape[1])
+        for here, place in self._parts():
+            out[here] = widen(self.values[here]) @ basis[place]
+        return out
+
+    def moment(self) -> Tensor:
+        out = widen(self.values.new_zeros(self.width, self.width))
+        for here, place in self._parts():
+            out[place, place] = Vectors(self.values[here][None]).moment()
+        return out
+
+    def action(self, directions: Tensor) -> Tensor:
+        out = torch.zeros_like(directions)
+        for here, place in self._parts():
+            out[place] = Vectors(self.values[here][None]).action(directions[place])
+        return out
+
+    def pair(self, other: Operand) -> Tensor:
+        if not isinstance(other, Stacked):
+            return super().pair(other)
+        same = self.part[:, :, None] == other.part[:, None, :]
+        return _product(self.values, other.values.transpose(1, 2)) * same
+
+
+# ---- scores
+
+
+class StructuredFactors(Factors, ABC):
+    """Defaults of the subclasses, computed on scores written out a few rows at a time."""
+
+    def _hold(self, a: Tensor | None, g: Tensor, **others: Any) -> None:
+        vars(self).update(a=a, g=g, **others)  # the base class is frozen
+
+    @property
+    @abstractmethod
+    def sizes(self) -> tuple[int, int]:
+        """(d_in, d_out) of the score."""
+
+    @property
+    def _width(self) -> int:
+        """Numbers that writing out one row takes."""
+        return self.sizes[0] * self.sizes[1]
 
     @property
     def given_inputs(self) -> Tensor | None:
-        return None
+        return self.a
 
     def project_pairs(self, basis_in: Tensor, basis_out: Tensor, pairs: Pairs) -> Tensor:
         return self.project(basis_in, basis_out).flatten(1)[:, pairs.flat]
@@ -55,29 +287,28 @@ class _StructuredFactors(Factors, ABC):
     def project(self, basis_in: Tensor | None, basis_out: Tensor | None) -> Tensor: ...
 
     @abstractmethod
-    def take(self, positions: np.ndarray) -> _StructuredFactors: ...
-
-    @property
-    @abstractmethod
-    def work(self) -> Work: ...
-
-    @property
-    def _width(self) -> int:
-        """Numbers that writing out one row takes."""
-        return self.take(np.arange(1)).dense().numel()
+    def take(self, positions: np.ndarray) -> StructuredFactors: ...
 
     def compact(self) -> Factors:
         """Write the scores out if many positions make the two sides longer than the scores."""
-        if len(self) == 0 or len(self) * self.take(np.arange(1)).dense().nbytes >= self.nbytes:
+        written = len(self) * self.sizes[0] * self.sizes[1] * widen(self.g[:0]).element_size()
+        if len(self) == 0 or written >= self.nbytes:
             return self
-        parts = pieces(len(self), self._width, self.g)
+        parts = pieces_of(len(self), self._width, self.g)
         return DenseFactors(torch.cat([self.take(p).project(None, None) for p in parts]))
 
     def gram(self, other: Factors) -> Tensor:
-        return self.dense() @ other.dense().T
+        ours, theirs = (pieces_of(len(f), self._width, self.g, GRAM_TIMES) for f in (self, other))
+        rows = []
+        for left in ours:
+            some = self.take(left).dense()
+            rows.append(torch.cat([some @ other.take(right).dense().T for right in theirs], 1))
+        return torch.cat(rows)
 
     def norm2(self) -> Tensor:
-        return self.dense().square().sum(1)
+        parts = pieces_of(len(self), self._width, self.g)
+        some = [self] if len(parts) == 1 else (self.take(p) for p in parts)
+        return torch.cat([f.dense().square().sum(1) for f in some])
 
     def join(self, others: list[Factors]) -> Factors:
         parts = [self.project(None, None), *(f.project(None, None) for f in others)]
@@ -91,25 +322,26 @@ class _StructuredFactors(Factors, ABC):
         return DenseFactors(matrix * torch.as_tensor(factor).to(matrix)[:, None])
 
 
-@dataclass(frozen=True, init=False)
-class DenseFactors(_StructuredFactors):
+class DenseFactors(StructuredFactors):
     """Scores written out as (n, d_in, d_out) matrices."""
 
     def __init__(self, matrix: Tensor) -> None:
-        object.__setattr__(self, "a", None)
-        object.__setattr__(self, "g", matrix)
+        self._hold(None, matrix)
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        return self.g.shape[1], self.g.shape[2]
 
     @property
     def work(self) -> Work:
-        d_in, d_out = self.g.shape[1:]
-        return Work(1, d_in, d_out, 2.0 * d_in * d_out)
+        return Work(1, *self.sizes, 2.0 * self._width)
 
     def project(self, basis_in: Tensor | None, basis_out: Tensor | None) -> Tensor:
         matrix = self.g if basis_out is None else self.g @ basis_out
         return matrix if basis_in is None else basis_in.T @ matrix
 
     def take(self, positions: np.ndarray) -> DenseFactors:
-        return DenseFactors(self.g[positions])
+        return DenseFactors(self.g[as_slice(positions)])
 
     def moment(self, side: Side) -> Tensor:
         # without positions to sum over, the score itself gives the two sides: Σ M Mᵀ and Σ Mᵀ M
@@ -118,51 +350,39 @@ class DenseFactors(_StructuredFactors):
         return flat.T @ flat
 
 
-@dataclass(frozen=True, init=False)
-class PairFactors(_StructuredFactors):
+class PairFactors(StructuredFactors):
     """Scores Σ_s a_s g_sᵀ with a and g each an `Operand`."""
 
     inputs: Operand
     outputs: Operand
 
     def __init__(self, inputs: Operand, outputs: Operand) -> None:
-        for name, value in (
-            ("inputs", inputs),
-            ("outputs", outputs),
-            ("a", inputs.tensor),
-            ("g", outputs.tensor if isinstance(outputs, Vectors) else inputs.tensor),
-        ):
-            object.__setattr__(self, name, value)
-
-    def __len__(self) -> int:
-        return self.inputs.rows
+        numbers = outputs if isinstance(outputs, Vectors) else inputs
+        self._hold(inputs.values, numbers.values, inputs=inputs, outputs=outputs)
 
     @property
-    def given_inputs(self) -> Tensor:
-        return self.inputs.tensor
+    def sizes(self) -> tuple[int, int]:
+        return self.inputs.width, self.outputs.width
 
     @property
     def work(self) -> Work:
-        s, inputs, outputs = self.inputs.positions, self.inputs, self.outputs
-        d_in, d_out = inputs.multiplied, outputs.multiplied
-        if self._written_out(s * s):
-            return Work(s, d_in, d_out, 2.0 * inputs.width * outputs.width)
-        return Work(s, d_in, d_out, 2.0 * s * s * (d_in + d_out))
+        s, d_in, d_out = self.inputs.positions, self.inputs.multiplied, self.outputs.multiplied
+        written_out = self._written_out(s * s)
+        return Work(s, d_in, d_out, 2.0 * (self._width if written_out else s * s * (d_in + d_out)))
 
     def _written_out(self, positions: int) -> bool:
         """Return True if dot products are cheaper on written-out scores than by positions."""
-        d_in, d_out = self.inputs.width, self.outputs.width
-        return d_in * d_out <= positions * (d_in + d_out)
+        return self._width <= positions * sum(self.sizes)
 
     def project(self, basis_in: Tensor | None, basis_out: Tensor | None) -> Tensor:
         if basis_in is None and isinstance(self.inputs, OneHot):
             return self._scatter(self.outputs.project(basis_out), self.inputs)
         if basis_out is None and isinstance(self.outputs, OneHot):
             return self._scatter(self.inputs.project(basis_in), self.outputs).transpose(1, 2)
+        if basis_in is basis_out is None and self.inputs.positions > 1:
+            return _product(self.inputs.written().transpose(1, 2), self.outputs.written())
         a, g = self.inputs.project(basis_in), self.outputs.project(basis_out)
-        if a.shape[1] == 1:
-            return a.transpose(1, 2) * g
-        return a.transpose(1, 2) @ g
+        return a.transpose(1, 2) * g if a.shape[1] == 1 else a.transpose(1, 2) @ g
 
     def project_pairs(self, basis_in: Tensor, basis_out: Tensor, pairs: Pairs) -> Tensor:
         if self.inputs.positions > 1:
@@ -174,11 +394,12 @@ class PairFactors(_StructuredFactors):
     @staticmethod
     def _scatter(values: Tensor, table: OneHot) -> Tensor:
         """Return Σ_s e_{k(s)} v_sᵀ: add each position's vector to its row of the table."""
-        out = values.new_zeros(values.shape[0], table.width, values.shape[2])
-        return out.scatter_add_(1, table.indices[:, :, None].expand_as(values), values)
+        out = values.new_zeros(values.shape[0], table.size, values.shape[2])
+        return out.scatter_add_(1, table.values[:, :, None].expand_as(values), values)
 
     def take(self, positions: np.ndarray) -> PairFactors:
-        return PairFactors(self.inputs.take(positions), self.outputs.take(positions))
+        rows = as_slice(positions)
+        return PairFactors(self.inputs.take(rows), self.outputs.take(rows))
 
     def flip(self) -> PairFactors:
         """Return the transposed scores."""
@@ -195,21 +416,14 @@ class PairFactors(_StructuredFactors):
             return other.gram(self).T
         positions = self.inputs.positions * other.inputs.positions
         if self._written_out(positions):
-            return gram_in_pieces(self, other, self.inputs.width * self.outputs.width)
+            return super().gram(other)
         # Σ_{s,s'} (a_s·a'_s')(g_s·g'_s'), a few rows at a time
         out = []
-        for piece in pieces(len(self), positions * len(other), self.g):
+        for piece in pieces_of(len(self), positions * len(other), self.g):
             some = self.take(piece)
             inputs, outputs = some.inputs.cross(other.inputs), some.outputs.cross(other.outputs)
             out.append((inputs * outputs).sum((1, 3)))
         return torch.cat(out)
-
-    def scale_inputs(self, factor: Any) -> Factors:
-        scale = torch.as_tensor(factor).to(self.g)
-        if isinstance(self.inputs, OneHot):  # e_k scaled by f_k is f_k times what stands opposite
-            outputs = self.outputs.project(None) * scale[self.inputs.indices][:, :, None]
-            return PairFactors(self.inputs, Vectors(outputs))
-        return PairFactors(Vectors(self.inputs.project(None) * scale), self.outputs)
 
     def pair(self, other: PairFactors) -> Tensor:
         """Return the dot products of row i here with row i there, (n,)."""
@@ -217,12 +431,17 @@ class PairFactors(_StructuredFactors):
 
     def norm2(self) -> Tensor:
         # multiplied out: s·d_in·d_out a row; as products of positions: s²·(d_in + d_out)
-        if self._written_out(self.inputs.positions):
-            return norms_in_pieces(self, self.inputs.width * self.outputs.width)
-        return self.pair(self)
+        return super().norm2() if self._written_out(self.inputs.positions) else self.pair(self)
+
+    def scale_inputs(self, factor: Any) -> Factors:
+        scale = torch.as_tensor(factor).to(widen(self.g))
+        if isinstance(self.inputs, OneHot):  # e_k scaled by f_k is f_k times what stands opposite
+            outputs = self.outputs.project(None) * scale[self.inputs.values][:, :, None]
+            return PairFactors(self.inputs, Vectors(outputs))
+        return PairFactors(Vectors(self.inputs.project(None) * scale), self.outputs)
 
     def join(self, others: list[Factors]) -> Factors:
-        parts = [self, *others]
+        parts: list[Any] = [self, *others]
         if not all(isinstance(f, PairFactors) for f in parts):
             return super().join(others)
         longest = max(f.inputs.positions for f in parts)
@@ -230,29 +449,38 @@ class PairFactors(_StructuredFactors):
         # or has done so before
         pads = any(f.inputs.positions < longest for f in parts)
         pads = pads or len({getattr(f.inputs, "ones", None) for f in parts}) > 1
-        sides = [
-            [_padded(getattr(f, side), longest, pads) for f in parts]
-            for side in ("inputs", "outputs")
-        ]
-        return PairFactors(*(_joined(s) for s in sides))
+        sides = []
+        for name in ("inputs", "outputs"):
+            side = [getattr(f, name) for f in parts]
+            if pads:
+                side = [Vectors(x.written()) if isinstance(x, Vectors) else x for x in side]
+                side = [x.pad(longest - x.positions) for x in side]
+            sides.append(side[0].join(side[1:], 0))
+        return PairFactors(*sides)
 
 
-@dataclass(frozen=True, init=False)
-class SumFactors(_StructuredFactors):
+class SumFactors(StructuredFactors):
     """One parameter used in several places: its score is the sum of theirs."""
 
-    parts: tuple[Factors, ...]
+    parts: tuple[Any, ...]
 
-    def __init__(self, parts: list[Factors]) -> None:
-        for name, value in (("parts", tuple(parts)), ("a", parts[0].a), ("g", parts[0].g)):
-            object.__setattr__(self, name, value)
+    def __init__(self, parts: Sequence[Factors]) -> None:
+        self._hold(parts[0].a, parts[0].g, parts=tuple(parts))
 
     def __len__(self) -> int:
         return len(self.parts[0])
 
     @property
+    def sizes(self) -> tuple[int, int]:
+        return self.parts[0].sizes
+
+    @property
     def nbytes(self) -> int:
         return sum(f.nbytes for f in self.parts)
+
+    @property
+    def given_inputs(self) -> Tensor | None:
+        return None
 
     @property
     def work(self) -> Work:
@@ -261,29 +489,32 @@ class SumFactors(_StructuredFactors):
         return Work(positions, first.d_in, first.d_out, len(each) * sum(w.gram for w in each))
 
     def project(self, basis_in: Tensor | None, basis_out: Tensor | None) -> Tensor:
-        first, *rest = (f.project(basis_in, basis_out) for f in self.parts)
-        for more in rest:
-            first = first + more
-        return first
+        return self._sum(f.project(basis_in, basis_out) for f in self.parts)
 
     def take(self, positions: np.ndarray) -> SumFactors:
         return SumFactors([f.take(positions) for f in self.parts])
 
     def moment(self, side: Side) -> Tensor:
-        return torch.stack([f.moment(side) for f in self.parts]).sum(0)
+        return self._sum(f.moment(side) for f in self.parts)
 
     def action(self, side: Side, directions: Tensor) -> Tensor:
-        return torch.stack([f.action(side, directions) for f in self.parts]).sum(0)
+        return self._sum(f.action(side, directions) for f in self.parts)
 
     def gram(self, other: Factors) -> Tensor:
         others = other.parts if isinstance(other, SumFactors) else (other,)
-        return torch.stack([f.gram(h) for f in self.parts for h in others]).sum(0)
+        return self._sum(f.gram(h) for f in self.parts for h in others)
 
     def norm2(self) -> Tensor:
-        pairs = [f for f in self.parts if isinstance(f, PairFactors)]
-        if len(pairs) < len(self.parts):
+        if not all(isinstance(f, PairFactors) for f in self.parts):
             return super().norm2()
-        return torch.stack([f.pair(h) for f in pairs for h in pairs]).sum(0)
+        return self._sum(f.pair(h) for f in self.parts for h in self.parts)
+
+    @staticmethod
+    def _sum(parts: Iterator[Tensor]) -> Tensor:
+        total = next(parts)
+        for part in parts:
+            total = total + part
+        return total
 
     def join(self, others: list[Factors]) -> Factors:
         sums = [f for f in others if isinstance(f, SumFactors) and len(f.parts) == len(self.parts)]
@@ -293,274 +524,12 @@ class SumFactors(_StructuredFactors):
         return SumFactors([first.join(list(rest)) for first, *rest in columns])
 
 
-def _padded(side: Operand, positions: int, write_out: bool) -> Operand:
-    """Return the side with empty positions added."""
-    missing = positions - side.positions
-    if isinstance(side, OneHot):
-        padded = torch.nn.functional.pad(side.indices, (0, missing))
-        return OneHot(padded, side.width, side.dtype)
-    if isinstance(side, Stacked):
-        part = torch.nn.functional.pad(side.part, (0, missing))
-        values = torch.nn.functional.pad(side.values, (0, 0, 0, missing))
-        return Stacked(values, part, side.pieces)
-    assert isinstance(side, Vectors)
-    values, ones = (side.project(None), False) if write_out else (side.values, side.ones)
-    return Vectors(torch.nn.functional.pad(values, (0, 0, 0, missing)), ones)
-
-
-def _joined(sides: list[Any]) -> Operand:
-    """Concatenate the rows of all sides."""
-    first = sides[0]
-    if isinstance(first, OneHot):
-        return OneHot(torch.cat([s.indices for s in sides]), first.width, first.dtype)
-    if isinstance(first, Stacked):
-        values, part = (torch.cat([getattr(s, x) for s in sides]) for x in ("values", "part"))
-        return Stacked(values, part, first.pieces)
-    return Vectors(torch.cat([s.values for s in sides]), first.ones)
-
-
-_CONVOLUTIONS = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
-
-
-@dataclass(frozen=True)
-class ConvShape:
-    """The arguments of torch's convolution."""
-
-    kernel: tuple[int, ...]
-    stride: tuple[int, ...]
-    padding: tuple[int, ...] | str
-    dilation: tuple[int, ...]
-    groups: int
-    bias: bool
-
-    def convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        function = _CONVOLUTIONS[len(self.kernel)]
-        padding: Any = self.padding
-        return function(x, weight, bias, self.stride, padding, self.dilation, self.groups)
-
-    def margins(self) -> list[tuple[int, int]]:
-        """Return the number of zeros before and after each spatial axis."""
-        if self.padding == "valid":
-            return [(0, 0)] * len(self.kernel)
-        if self.padding == "same":  # torch puts the odd one after
-            spare = [d * (k - 1) for k, d in zip(self.kernel, self.dilation)]
-            return [(total // 2, total - total // 2) for total in spare]
-        return [(int(p), int(p)) for p in self.padding]
-
-    def patches(self, x: Tensor) -> Tensor:
-        """Return the patch at each position, (nm, groups, C/groups·kernel, L)."""
-        flat_margins = [end for pair in reversed(self.margins()) for end in pair]
-        view, dims = F.pad(x, flat_margins), len(self.kernel)
-        if dims == 2 and not x.is_cuda:  # torch's own, which on a GPU starts a kernel per image
-            patches = F.unfold(view, self.kernel, self.dilation, stride=self.stride)
-            return patches.unflatten(1, (self.groups, -1))
-        for axis, (k, s, d) in enumerate(zip(self.kernel, self.stride, self.dilation), start=2):
-            view = view.unfold(axis, d * (k - 1) + 1, s)[..., ::d]
-        # (nm, C, positions…, kernel…) → (nm, groups, C/groups, kernel…, positions…)
-        view = view.unflatten(1, (self.groups, -1)).movedim(
-            tuple(range(3, 3 + dims)), tuple(range(-dims, 0))
-        )
-        return view.reshape(x.shape[0], self.groups, -1, int(np.prod(view.shape[-dims:])))
-
-
-@dataclass(frozen=True, init=False)
-class ConvFactors(_StructuredFactors):
-    """Scores of a convolution: images (n·m, C, …) and output gradients (n·m, O, …), m per row."""
-
-    shape: ConvShape
-    images: int
-
-    def __init__(self, x: Tensor, g: Tensor, shape: ConvShape, images: int = 1) -> None:
-        for name, value in (("a", x), ("g", g), ("shape", shape), ("images", images)):
-            object.__setattr__(self, name, value)
-
-    def __len__(self) -> int:
-        return self.g.shape[0] // self.images
-
-    @property
-    def given_inputs(self) -> Tensor:
-        return self.a
-
-    def project(self, basis_in: Tensor | None, basis_out: Tensor | None) -> Tensor:
-        if basis_in is None:
-            return self._project(None, basis_out)
-        # a few rows at a time: projected patches may be many times the image
-        width = self.shape.groups * basis_in.shape[1] * self.positions
-        step = self.images * rows_at_once(width, self.g)
-        starts = range(0, max(len(self.g), 1), step)
-        parts = [
-            ConvFactors(self.a[i : i + step], self.g[i : i + step], self.shape, self.images)
-            for i in starts
-        ]
-        return torch.cat([part._project(basis_in, basis_out) for part in parts])
-
-    def _project(self, basis_in: Tensor | None, basis_out: Tensor | None) -> Tensor:
-        groups, a = self.shape.groups, self._patches(basis_in)  # (nm, groups, r_in, L)
-        g = self.g.flatten(2).unflatten(1, (groups, -1))  # (nm, groups, O/groups, L)
-        # one (r_in, O/groups) block a group: Σ over positions
-        blocks = a @ g.transpose(2, 3)
-        if basis_in is None and self.shape.bias:  # the ones under the bias: Σ g
-            blocks = torch.cat([blocks, g.sum(3)[:, :, None, :]], 2)
-        if basis_out is None:
-            out = blocks.transpose(1, 2).flatten(2)
-        elif groups == 1:
-            out = blocks[:, 0] @ basis_out
-        else:
-            out = torch.einsum("ngio,gor->nir", blocks, basis_out.unflatten(0, (groups, -1)))
-        return out if self.images == 1 else out.unflatten(0, (-1, self.images)).sum(1)
-
-    def _patches(self, basis: Tensor | None) -> Tensor:
-        """Return Uᵀ(patch) at every position, (nm, groups, r, L): the convolution of x with U."""
-        shape, groups = self.shape, self.shape.groups
-        if basis is None:
-            return shape.patches(self.a)
-        kernel = (self.a.shape[1] // groups, *shape.kernel)
-        size = int(np.prod(kernel))
-        weight = basis[:size].T.reshape(-1, *kernel)
-        bias = basis[size] if shape.bias else None
-        if groups > 1:
-            weight = weight.repeat(groups, *[1] * len(kernel))
-            bias = None if bias is None else bias.repeat(groups)
-        return shape.convolve(self.a, weight, bias).flatten(2).unflatten(1, (groups, -1))
-
-    def take(self, positions: np.ndarray) -> ConvFactors:
-        if self.images > 1:
-            positions = (
-                np.asarray(positions)[:, None] * self.images + np.arange(self.images)
-            ).ravel()
-        return ConvFactors(self.a[positions], self.g[positions], self.shape, self.images)
-
-    # ---- dot products: of scores written out, or position by position where those are few
-
-    @property
-    def positions(self) -> int:
-        return self.images * self.g.shape[2:].numel()
-
-    @property
-    def _sizes(self) -> tuple[int, int]:
-        """(d_in, d_out) of the score."""
-        kernel = self.a.shape[1] // self.shape.groups * int(np.prod(self.shape.kernel))
-        return kernel + self.shape.bias, self.g.shape[1]
-
-    @property
-    def _width(self) -> int:
-        """Numbers in one score, or in one row's patches if those are more."""
-        d_in = self.a.shape[1] * int(np.prod(self.shape.kernel)) + self.shape.bias
-        return d_in * max(self.g.shape[1] // self.shape.groups, self.positions)
-
-    @property
-    def _patch_width(self) -> int:
-        """Numbers in one row's patches and output gradients."""
-        d_in = self.a.shape[1] * int(np.prod(self.shape.kernel)) + self.shape.bias
-        return self.positions * (d_in + self.g.shape[1])
-
-    def _by_positions(self, positions: int) -> float:
-        """Return the cost of Σ (a_s·a'_t)(g_s·g'_t) over this many pairs of positions s, t."""
-        d_in, d_out = self._sizes
-        return 2.0 * positions * (self.shape.groups * d_in + d_out)
-
-    @property
-    def work(self) -> Work:
-        d_in, d_out = self._sizes
-        # the other score is written out once for as many rows of this as fit at one time
-        shared = min(rows_at_once(self._width, self.g, GRAM_TIMES), GRAM_BLOCK)
-        written = 2.0 * d_in * d_out * (1 + self.positions / shared)
-        gram = min(written, self._by_positions(self.positions**2))
-        return Work(self.positions, d_in, d_out, gram)
-
-    def gram(self, other: Factors) -> Tensor:
-        if isinstance(other, ConvFactors) and self._few_positions(other):
-            return self._gram_of_positions(other)
-        return gram_in_pieces(self, other, self._width)
-
-    def _few_positions(self, other: ConvFactors) -> bool:
-        """Return True if dot products by positions are cheaper."""
-        return self._by_positions(self.positions * other.positions) <= self.work.gram
-
-    def _gram_of_positions(self, other: ConvFactors) -> Tensor:
-        right = pieces(len(other), other._patch_width, self.g)
-        products = self.positions * other.positions * len(right[0])
-        out = []
-        for piece in pieces(len(self), max(self._patch_width, products), self.g):
-            a, g = self.take(piece)._sides()
-            parts = []
-            for others in right:
-                b, h = other.take(others)._sides()
-                inputs = torch.einsum("znsd,zmtd->znsmt", a, b)
-                outputs = torch.einsum("znsd,zmtd->znsmt", g, h)
-                parts.append((inputs * outputs).sum((0, 2, 4)))
-            out.append(torch.cat(parts, 1))
-        return torch.cat(out)
-
-    def norm2(self) -> Tensor:
-        d_in, d_out = self._sizes
-        # written out, a score costs 2·s·d_in·d_out
-        if self._by_positions(self.positions) >= 2.0 * d_in * d_out:
-            return norms_in_pieces(self, self._width)
-        out = []
-        for piece in pieces(len(self), self._patch_width, self.g):
-            a, g = self.take(piece)._sides()
-            out.append(((a @ a.transpose(2, 3)) * (g @ g.transpose(2, 3))).sum((0, 2, 3)))
-        return torch.cat(out)
-
-    def _sides(self) -> tuple[Tensor, Tensor]:
-        """Return patches (and ones for the bias) and output gradients, (groups, n, s, d) each."""
-        a = self.shape.patches(self.a)  # (nm, groups, d, L)
-        a = F.pad(a, (0, 0, 0, 1), value=1.0) if self.shape.bias else a
-        g = self.g.flatten(2).unflatten(1, (self.shape.groups, -1))
-
-        def arranged(side: Tensor) -> Tensor:
-            return side.unflatten(0, (-1, self.images)).permute(2, 0, 1, 4, 3).flatten(2, 3)
-
-        return arranged(a), arranged(g)
-
-    def join(self, others: list[Factors]) -> Factors:
-        parts = [self, *others]
-        alike = all(
-            isinstance(f, ConvFactors)
-            and f.a.shape[1:] == self.a.shape[1:]
-            and f.images == self.images
-            for f in parts
-        )
-        if not alike:
-            return super().join(others)
-        x, g = (torch.cat([getattr(f, side) for f in parts]) for side in "ag")
-        return ConvFactors(x, g, self.shape, self.images)
-
-    # ---- moments of the two sides
-
-    def _flat_patches(self) -> Iterator[Tensor]:
-        """Yield every patch as a column, (C/groups·kernel, columns), some images at a time."""
-        width = self.a.shape[1] * int(np.prod(self.shape.kernel)) * self.g[0, 0].numel()
-        for piece in pieces(len(self.a), width, self.a):
-            patches = self.shape.patches(self.a[piece[0] : piece[-1] + 1])
-            yield patches.transpose(0, 2).flatten(1)
-
-    def moment(self, side: Side) -> Tensor:
-        if side == "outputs":
-            flat = self.g.transpose(0, 1).flatten(1)
-            return flat @ flat.T
-        moment: Any = 0
-        total: Any = 0
-        count = 0
-        for flat in self._flat_patches():
-            moment, total = moment + flat @ flat.T, total + flat.sum(1)
-            count += flat.shape[1]
-        if not self.shape.bias:
-            return moment
-        last = torch.cat([total, total.new_tensor([float(count)])])
-        return torch.cat([torch.cat([moment, total[:, None]], 1), last[None]])
-
-    def action(self, side: Side, directions: Tensor) -> Tensor:
-        if side == "outputs":
-            flat = self.g.transpose(0, 1).flatten(1)
-            return flat @ (flat.T @ directions)
-        out: Any = 0
-        ones: Any = 0  # the last row, where the bias's ones meet the directions
-        for flat in self._flat_patches():
-            along = flat.T @ directions[: len(flat)]
-            if self.shape.bias:
-                along = along + directions[-1]
-                ones = ones + along.sum(0)
-            out = out + flat @ along
-        return torch.cat([out, ones[None]]) if self.shape.bias else out
+def merge(parts: Sequence[Any]) -> Factors:
+    """Merge the uses of one parameter: positions side by side where possible, otherwise a sum."""
+    if len(parts) == 1:
+        return parts[0]
+    if all(isinstance(p, PairFactors) for p in parts):
+        sides = [[getattr(p, name) for p in parts] for name in ("inputs", "outputs")]
+        if all(len({x.kind for x in side}) == 1 for side in sides):
+            return PairFactors(*(side[0].join(side[1:], 1) for side in sides))
+    return SumFactors(parts)

@@ -26,14 +26,17 @@ from torch import Tensor
 
 from exempla.oracles.base import Layer
 from exempla.oracles.factors import Factors
+from exempla.oracles.torch.conv import ConvFactors, ConvShape
 from exempla.oracles.torch.factors import (
-    ConvFactors,
-    ConvShape,
     DenseFactors,
+    OneHot,
+    Operand,
     PairFactors,
-    SumFactors,
+    Stacked,
+    Vectors,
+    merge,
+    widen,
 )
-from exempla.oracles.torch.operands import OneHot, Stacked, Vectors, beside
 
 
 class Layout(NamedTuple):
@@ -88,11 +91,6 @@ class Rows:
 _Place = Layout | Rows
 
 
-def _wide(t: Tensor) -> Tensor:
-    """Return at least single precision, which sums over samples and positions need."""
-    return t.float() if t.dtype in (torch.float16, torch.bfloat16) else t
-
-
 def repeated(t: Tensor, n: int, axis: int) -> Tensor:
     """Repeat the values for each of n samples, on an axis of size one (−1: a new first axis)."""
     if axis < 0:
@@ -103,12 +101,12 @@ def repeated(t: Tensor, n: int, axis: int) -> Tensor:
 def _positions(t: Tensor, n: int, layout: _Place) -> Tensor:
     """Return (n, s, d): every axis but the last is samples or positions."""
     t = t.reshape(-1, t.shape[-1]) if isinstance(layout, Rows) else t
-    return _wide(layout.split(t, n).reshape(n, -1, t.shape[-1]))
+    return layout.split(t, n).reshape(n, -1, t.shape[-1])
 
 
 def _channels(t: Tensor, n: int, layout: _Place) -> Tensor:
     """Return (n, C), summed over everything but samples and the channel axis."""
-    parts = _wide(layout.split(t, n))  # (n, m, C, …)
+    parts = widen(layout.split(t, n))  # (n, m, C, …)
     return parts.flatten(3).sum((1, 3)) if parts.ndim > 3 else parts.sum(1)
 
 
@@ -167,52 +165,45 @@ class LinearUse(Use):
     by_row: ClassVar[bool] = True
 
     def vector(self, role: str, g: Tensor, n: int, layout: _Place) -> Tensor:
-        return _positions(g, n, layout).sum(1)  # ∂out/∂b = 1 at every position
+        return widen(_positions(g, n, layout)).sum(1)  # ∂out/∂b = 1 at every position
 
     def factors(self, g: Tensor, n: int, layout: _Place, bias: bool) -> Factors:
+        return PairFactors(self._operand(n, layout, bias), Vectors(_positions(g, n, layout)))
+
+    def _operand(self, n: int, layout: _Place, bias: bool) -> Operand:
         x = self.inputs(n)
         written = bias and isinstance(layout, Rows)  # a place without a row has no one either
         x = F.pad(x, (0, 1), value=1.0) if written else x
-        a = Vectors(_positions(x, n, layout), ones=bias and not written)
-        return PairFactors(a, Vectors(_positions(g, n, layout)))
+        return Vectors(_positions(x, n, layout), ones=bias and not written)
 
 
 @dataclass
-class TableUse(Use):
+class TableUse(LinearUse):
     """out = W[indices]: an input of unit vectors, stored as indices."""
 
     size: int = 0
     padding: int | None = None
-    table: ClassVar[bool] = True
-    matrix: ClassVar[bool] = True
-    by_row: ClassVar[bool] = True
+    table: bool = True  # type: ignore[misc]
 
     def factors(self, g: Tensor, n: int, layout: _Place, bias: bool) -> Factors:
-        x = self.inputs(n)
-        x = x.reshape(-1) if isinstance(layout, Rows) else x
-        indices = layout.split(x, n).reshape(n, -1)
+        indices = _positions(self.inputs(n)[..., None], n, layout)[..., 0]
         values = _positions(g, n, layout)
         if self.padding is not None:  # torch gives the padding row no gradient
             values = values * (indices != self.padding)[:, :, None]
-        return PairFactors(OneHot(indices, self.size, values.dtype), Vectors(values))
+        return PairFactors(OneHot(indices, self.size, widen(values[:0]).dtype), Vectors(values))
 
 
 @dataclass
-class StackUse(Use):
+class StackUse(LinearUse):
     """out = x W[e] for a stack of matrices (experts); `which` (rows,) holds e of each row."""
 
     pieces: int = 0
     which: Tensor | None = None
-    table: bool = False  # type: ignore[misc]
-    matrix: ClassVar[bool] = True
-    by_row: ClassVar[bool] = True
 
-    def factors(self, g: Tensor, n: int, layout: _Place, bias: bool) -> Factors:
+    def _operand(self, n: int, layout: _Place, bias: bool) -> Operand:
         assert self.which is not None
-        which = self.which if isinstance(layout, Rows) else self.which.reshape(self.x.shape[:-1])
-        places = layout.split(which, n).reshape(n, -1)
-        values = _positions(self.inputs(n), n, layout)
-        return PairFactors(Stacked(values, places, self.pieces), Vectors(_positions(g, n, layout)))
+        places = _positions(self.which.reshape(*self.x.shape[:-1], 1), n, layout)[..., 0]
+        return Stacked(_positions(self.inputs(n), n, layout), places, self.pieces)
 
 
 @dataclass
@@ -229,7 +220,7 @@ class ConvUse(Use):
 
     def factors(self, g: Tensor, n: int, layout: _Place, bias: bool) -> Factors:
         assert self.conv is not None
-        x, g = (_wide(layout.split(t, n).flatten(0, 1)) for t in (self.x, g))
+        x, g = (widen(layout.split(t, n).flatten(0, 1)) for t in (self.x, g))
         x, g = (g, x) if self.turned else (x, g)
         return ConvFactors(x, g, replace(self.conv, bias=bias), images=x.shape[0] // n)
 
@@ -257,11 +248,11 @@ class NormUse(Use):
     def vector(self, role: str, g: Tensor, n: int, layout: _Place) -> Tensor:
         if role == "weight":
             assert self.normalise is not None
-            g = _wide(g) * _wide(self.normalise(self.inputs(n)))
+            g = widen(g) * widen(self.normalise(self.inputs(n)))
         if self.by_channel:
             return _channels(g, n, layout)
         g = g.reshape(-1, self.features) if isinstance(layout, Rows) else g
-        return _wide(layout.split(g, n).reshape(n, -1, self.features)).sum(1)
+        return widen(layout.split(g, n).reshape(n, -1, self.features)).sum(1)
 
 
 @dataclass
@@ -273,7 +264,7 @@ class ShiftUse(Use):
     index: tuple[Any, ...] | None = None
 
     def vector(self, role: str, g: Tensor, n: int, layout: _Place) -> Tensor:
-        g = _wide(layout.split(g, n))
+        g = widen(layout.split(g, n))
         if self.index is None:
             return self.sign * _summed_to(g, self.size).reshape(n, -1)
         out = g.new_zeros(n, *self.size)
@@ -290,7 +281,7 @@ class ScaleUse(Use):
     def vector(self, role: str, g: Tensor, n: int, layout: _Place) -> Tensor:
         x = self.x.expand(self.shape)
         x = x if self.repeat is None else repeated(x, n, self.repeat)
-        return _summed_to(layout.split(_wide(g) * _wide(x), n), self.size).reshape(n, -1)
+        return _summed_to(layout.split(widen(g) * widen(x), n), self.size).reshape(n, -1)
 
 
 Seen = tuple[Use, Tensor, _Place]
@@ -360,7 +351,7 @@ class Block:
             parts.append(part)
         if not parts:  # the parameter is not used in this pass
             return PairFactors(*(Vectors(like.new_zeros(n, 1, d)) for d in self.sizes))
-        return _merged(parts)
+        return merge(parts)
 
     def _vector(self, seen: list[Seen], n: int, like: Tensor) -> Tensor:
         columns = []
@@ -372,18 +363,6 @@ class Block:
                         total = total + use.vector(role, g, n, layout)
             columns.append(total)
         return torch.cat(columns, 1)
-
-
-def _merged(parts: list[Factors]) -> Factors:
-    """Merge the uses of one parameter: positions side by side where possible, otherwise a sum."""
-    if len(parts) == 1:
-        return parts[0]
-    pairs = [p for p in parts if isinstance(p, PairFactors)]
-    if len(pairs) == len(parts):
-        inputs, outputs = (beside([getattr(p, x) for p in pairs]) for x in ("inputs", "outputs"))
-        if inputs is not None and outputs is not None:
-            return PairFactors(inputs, outputs)
-    return SumFactors(parts)
 
 
 def plan_blocks(

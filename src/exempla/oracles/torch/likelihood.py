@@ -23,8 +23,7 @@ from torch import Tensor, nn
 from exempla.errors import ExemplaError
 from exempla.oracles.base import CLASS_CUT
 from exempla.oracles.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood, Poisson
-from exempla.oracles.torch.batch import Batch, refuse_rows
-from exempla.oracles.torch.examples import IGNORED_LABEL
+from exempla.oracles.torch.examples import IGNORED_LABEL, Batch, refuse_rows
 
 _MAX_EXACT_OUTPUTS = 32
 """Largest number of classes (or outputs) for which the expectation over labels is exact."""
@@ -132,13 +131,7 @@ class FamilyHead(Head):
                 "its own prediction is zero: give the true targets."
             )
         labels = self.family.predict(x) if predicted else self._labels(batch)
-        if isinstance(self.family, Categorical) and labels.ndim == 1:
-            # e_y − p in four kernels, where a GPU waits
-            score = x.softmax(1).neg_()
-            score.scatter_add_(1, labels.reshape(-1, 1).long(), score.new_ones(len(x), 1))
-        else:
-            score = self.family.score(x, labels)
-        return self._through(outputs, score)
+        return self._through(outputs, self.family.score(x, labels))
 
     def _labels(self, batch: Batch) -> Tensor:
         """Return the labels; class numbers become one-dimensional if given as a column."""

@@ -13,8 +13,7 @@ samples; the rest of the model is scored by factors.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,10 +23,11 @@ from torch import Tensor, nn
 from exempla.errors import ExemplaError, ExemplaWarning
 from exempla.memory import available_memory
 from exempla.oracles.factors import Factors
-from exempla.oracles.torch.batch import Batch
+from exempla.oracles.torch.examples import Batch
 from exempla.oracles.torch.factors import DenseFactors
 from exempla.oracles.torch.layers import Block, Layout, Rows, Seen, Use
 from exempla.oracles.torch.restore import random_state, restore_random_state
+from exempla.oracles.torch.sources import leaves
 from exempla.oracles.torch.survey import PROBE, Survey, full_precision, survey
 from exempla.oracles.torch.tape import Tape, pull_back
 
@@ -40,30 +40,36 @@ _MAX_LOG_ERROR = 0.02
 two samples."""
 
 
-@dataclass(frozen=True)
 class _RowProbe:
     """Gradients at every use under one cotangent, and under those scaled by each digit."""
 
-    n: int
-    base: int
-    plain: Sequence[Tensor | None]
-    scaled: Sequence[Sequence[Tensor | None]]
+    def __init__(self, outputs: Tensor, uses: Sequence[Use], n: int) -> None:
+        generator = torch.Generator().manual_seed(0)
+        directions = torch.randn(outputs.shape, generator=generator)
+        directions = directions.to(outputs.device, outputs.dtype)
+        self.n, self.base = n, _HALF_BASE if outputs.dtype == torch.float16 else _BASE
+        edges = [use.edge for use in uses]
+        self.plain = pull_back(outputs, edges, directions, again=True)
+        self.scaled, digit = [], 1
+        while digit < n:
+            factors = 2.0 ** ((torch.arange(n, device=outputs.device) // digit) % self.base)
+            along = directions * factors.to(outputs.dtype).reshape(-1, *[1] * (outputs.ndim - 1))
+            self.scaled.append(pull_back(outputs, edges, along, again=True))
+            digit *= self.base
 
-    def samples(self, place: int, rows: Any) -> Tensor | None:
+    def _samples(self, place: int, rows: Callable[[Tensor], Tensor]) -> Tensor | None:
         """Return the sample of each row, −1 if no gradient reaches it; None if a row has several.
 
         `rows` turns a gradient into (rows, numbers).
         """
         first = self.plain[place]
-        if first is None:
-            return None
+        assert first is not None
         norms = rows(first).double().norm(dim=1)
         reached = norms > 0
         found = torch.zeros(len(norms), dtype=torch.long, device=norms.device)
         for digit, gradients in enumerate(self.scaled):
             g = gradients[place]
-            if g is None:
-                return None
+            assert g is not None
             factor = (rows(g).double().norm(dim=1)[reached] / norms[reached]).log2()
             if bool(((factor - factor.round()).abs() > _MAX_LOG_ERROR).any()):
                 return None
@@ -72,37 +78,20 @@ class _RowProbe:
             return None
         return found.masked_fill(~reached, -1)
 
-
-def _probe_rows(outputs: Tensor, uses: Sequence[Use], n: int) -> _RowProbe:
-    """Pull random directions back to the uses, plain and scaled by the digits of the samples."""
-    generator = torch.Generator().manual_seed(0)
-    directions = torch.randn(outputs.shape, generator=generator).to(outputs.device, outputs.dtype)
-    base = _HALF_BASE if outputs.dtype == torch.float16 else _BASE
-    edges = [use.edge for use in uses]
-    numbers = torch.arange(n, device=outputs.device)
-    scaled, digit = [], 1
-    while digit < n:
-        factors = 2.0 ** ((numbers // digit) % base)
-        along = directions * factors.to(outputs.dtype).reshape(-1, *[1] * (outputs.ndim - 1))
-        scaled.append(pull_back(outputs, edges, along, again=True))
-        digit *= base
-    return _RowProbe(n, base, pull_back(outputs, edges, directions, again=True), scaled)
-
-
-def _layout_of(seen: _RowProbe, place: int, use: Use, usual: Layout | Rows) -> Layout | Rows | None:
-    """Return where samples stand at this use in this pass; None if a row has several."""
-    if use.repeat is not None or seen.plain[place] is None:
-        return usual
-    n = seen.n
-    if isinstance(usual, Layout) and use.axes and use.shape[usual.axis] % n == 0:
-        samples = seen.samples(place, lambda g: usual.split(g, n).flatten(1))
-        known = torch.arange(n, device=None if samples is None else samples.device)
-        if samples is not None and bool(((samples == known) | (samples < 0)).all()):
+    def layout(self, place: int, use: Use, usual: Layout | Rows) -> Layout | Rows | None:
+        """Return where samples stand at this use in this pass; None if a row has several."""
+        if use.repeat is not None or self.plain[place] is None:
             return usual
-    if not use.by_row:
-        return None
-    samples = seen.samples(place, lambda g: g.reshape(-1, g.shape[-1]))
-    return None if samples is None else Rows.of(samples, n)
+        if isinstance(usual, Layout) and use.axes and use.shape[usual.axis] % self.n == 0:
+            samples = self._samples(place, lambda g: usual.split(g, self.n).flatten(1))
+            if samples is not None:
+                known = torch.arange(self.n, device=samples.device)
+                if bool(((samples == known) | (samples < 0)).all()):
+                    return usual
+        if not use.by_row:
+            return None
+        samples = self._samples(place, lambda g: g.reshape(-1, g.shape[-1]))
+        return None if samples is None else Rows.of(samples, self.n)
 
 
 Run = Callable[[Any, Batch], Tensor]
@@ -153,8 +142,9 @@ PASS_TIMES = 3
 """Memory of a pass, in multiples of its factors."""
 STEPS = 2
 """Memory that a pass may take, in training steps with the loader's batch size."""
-SPARED = {"cpu": 2**24, "cuda": 2**28}
-"""Bytes that a pass may take in any case; on a CPU, more made small networks no faster."""
+SPARED = {"cpu": 2**24, "cuda": 2**32}
+"""Bytes that a pass may take in any case. On a CPU, more made small networks no faster; on a GPU,
+a small network spends its time starting kernels, and larger batches start fewer."""
 _HALF_SCALE = 1024.0
 """Factor by which float16 gradients are scaled, so that small ones do not vanish."""
 
@@ -172,10 +162,6 @@ class TapedNetwork:
         self.planned: set[str] = set()
         self.warned: set[str] = set()
         self.by_sample: Callable[..., dict[str, Tensor]] | None = None
-
-    @property
-    def surveyed(self) -> bool:
-        return self.found is not None
 
     @property
     def blocks(self) -> tuple[Block, ...]:
@@ -335,7 +321,7 @@ class _Pass:
         if new:
             network.warned |= new
             warnings.warn(
-                f"the first examples do not reach {brief(dict.fromkeys(sorted(new)))}, which later "
+                f"the first examples do not reach {brief(sorted(new))}, which later "
                 "ones do: scores leave these parameters out.",
                 ExemplaWarning,
                 stacklevel=6,
@@ -364,9 +350,9 @@ class _Pass:
         assert found is not None
         known = [found.layout(key) for key in tape.keys]
         if tape.routed:  # rows were gathered by index: an order of this batch alone
-            seen = _probe_rows(self.outputs, tape.uses, n)
+            probe = _RowProbe(self.outputs, tape.uses, n)
             for place, (use, layout) in enumerate(zip(tape.uses, known, strict=True)):
-                yield _layout_of(seen, place, use, layout)
+                yield probe.layout(place, use, layout)
             return
         for use, layout in zip(tape.uses, known, strict=True):
             fits = use.repeat is not None or not use.axes
@@ -445,6 +431,45 @@ def _refuse_size(parameters: dict[str, Tensor]) -> None:
         )
 
 
+def failure(error: Exception, batch: Batch, dtype: torch.dtype) -> str:
+    """Return why the model fails on the first examples, and what to do about it."""
+    named = dict(enumerate(batch.args)) | batch.kwargs
+    inputs = {k: t for k, part in named.items() for t in leaves(part) if isinstance(t, Tensor)}
+    lines = str(error).splitlines()
+    what = f"the model fails on the first examples ({lines[0] if lines else type(error).__name__})"
+    if "dtype" in str(error) and any(not t.is_floating_point() for t in inputs.values()):
+        kind = str(dtype).removeprefix("torch.")
+        return f"{what}: X holds whole numbers and the model computes in {kind}; give X.float()."
+    if not inputs:
+        return f"{what}: the data gives it no tensor; name the columns as its forward does."
+    shapes = ", ".join(
+        f"{k} {tuple(t.shape[1:])}" if isinstance(k, str) else f"{tuple(t.shape[1:])}"
+        for k, t in inputs.items()
+    )
+    return f"{what}: check that it takes examples of shape {shapes}."
+
+
+def refuse_headless(model: nn.Module, error: Exception) -> None:
+    """Raise if the module has no forward (a LightningModule need not have one)."""
+    if isinstance(error, NotImplementedError) and "forward" in str(error):
+        inside = brief(name for name, _ in model.named_children())
+        raise ExemplaError(
+            f"{type(model).__name__} has no forward: give the network inside it that turns inputs "
+            f"into outputs ({inside}), or add a forward that calls it."
+        ) from error
+
+
+def refuse_parameters(model: nn.Module) -> None:
+    """Raise if the model itself holds NaN or infinity."""
+    named = [*model.named_parameters(), *model.named_buffers()]
+    wrong = [name for name, p in named if p.is_floating_point() and not bool(p.isfinite().all())]
+    if wrong:
+        raise ExemplaError(
+            f"the model holds NaN or infinity in {brief(wrong)}: train it again, or "
+            "load weights that are finite."
+        )
+
+
 def precision(parameters: dict[str, Tensor]) -> torch.dtype:
     """Return float64 if the model has it, otherwise float32."""
     double = any(p.dtype == torch.float64 for p in parameters.values())
@@ -456,7 +481,7 @@ def out_of_memory(error: RuntimeError) -> bool:
     return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
-def brief(names: dict[str, Any]) -> str:
+def brief(names: Iterable[str]) -> str:
     """Return the first names and the number of the others."""
-    listed = list(names)
+    listed = list(dict.fromkeys(names))
     return ", ".join(listed[:6]) + (f" and {len(listed) - 6} more" if len(listed) > 6 else "")

@@ -13,15 +13,18 @@ read as torch packs them: step t has the first `batch_sizes[t]` samples, longest
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Sequence
+from functools import cache, partial
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from exempla.oracles.torch.factors import ConvShape
+from exempla.oracles.torch.conv import ConvShape
 from exempla.oracles.torch.layers import (
     ConvTransposeUse,
     ConvUse,
@@ -198,205 +201,153 @@ _KNOWN: dict[Any, tuple[Callable[[Any, _Names, _Given], Use | None], str]] = {
 """How each function is described, and the order of its arguments."""
 
 
-def attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    embed_dim_to_check: int,
-    num_heads: int,
-    in_proj_weight: Tensor | None,
-    in_proj_bias: Tensor | None,
-    bias_k: Tensor | None,
-    bias_v: Tensor | None,
-    add_zero_attn: bool,
-    dropout_p: float,
-    out_proj_weight: Tensor,
-    out_proj_bias: Tensor | None,
-    training: bool = True,
-    key_padding_mask: Tensor | None = None,
-    need_weights: bool = True,
-    attn_mask: Tensor | None = None,
-    use_separate_proj_weight: bool = False,
-    q_proj_weight: Tensor | None = None,
-    k_proj_weight: Tensor | None = None,
-    v_proj_weight: Tensor | None = None,
-    static_k: Tensor | None = None,
-    static_v: Tensor | None = None,
-    average_attn_weights: bool = True,
-    is_causal: bool = False,
-) -> tuple[Tensor, Tensor | None] | None:
+@cache
+def _signature(func: Any) -> inspect.Signature:
+    return inspect.signature(func)
+
+
+def _arguments(func: Any, args: Any, kwargs: Any) -> SimpleNamespace:
+    """Return the arguments of a call by name, with defaults for those left out."""
+    bound = _signature(func).bind(*args, **kwargs)
+    bound.apply_defaults()
+    return SimpleNamespace(**bound.arguments)
+
+
+def _attention(*args: Any, **kwargs: Any) -> tuple[Tensor, Tensor | None] | None:
     """Compute torch's multi_head_attention_forward; return None for rare options."""
-    rare = (bias_k, bias_v, static_k, static_v)
-    if any(t is not None for t in rare) or add_zero_attn or query.ndim != 3 or training:
+    given = _arguments(F.multi_head_attention_forward, args, kwargs)
+    rare = (given.bias_k, given.bias_v, given.static_k, given.static_v)
+    if any(t is not None for t in rare) or given.add_zero_attn or given.training:
         return None
-    if use_separate_proj_weight or in_proj_weight is None:
+    if given.use_separate_proj_weight or given.in_proj_weight is None or given.query.ndim != 3:
         return None
-    length, batch, width = query.shape
+    length, batch, width = given.query.shape
 
     def heads(t: Tensor) -> Tensor:  # (L, N, E) → (N, heads, L, E/heads)
-        return t.unflatten(-1, (num_heads, -1)).permute(1, 2, 0, 3)
+        return t.unflatten(-1, (given.num_heads, -1)).permute(1, 2, 0, 3)
 
-    projected: dict[int, tuple[Tensor, ...]] = {}
-    for source in (query, key, value):
-        if id(source) not in projected:
-            packed = F.linear(source, in_proj_weight, in_proj_bias)
-            projected[id(source)] = packed.chunk(3, dim=-1)
-    sources = enumerate((query, key, value))
-    q, k, v = (heads(projected[id(source)][i]) for i, source in sources)
-    scores = q @ k.transpose(2, 3) / math.sqrt(width // num_heads)
-    scores = scores + mask(scores, attn_mask, key_padding_mask, num_heads)
+    sources = (given.query, given.key, given.value)
+    projected = {
+        id(x): F.linear(x, given.in_proj_weight, given.in_proj_bias).chunk(3, dim=-1)
+        for x in {id(x): x for x in sources}.values()
+    }
+    q, k, v = (heads(projected[id(x)][i]) for i, x in enumerate(sources))
+    scores = q @ k.transpose(2, 3) / math.sqrt(width // given.num_heads)
+    if given.attn_mask is not None:
+        m = _as_float(given.attn_mask, scores)
+        scores = scores + (m.unflatten(0, (-1, given.num_heads)) if m.ndim == 3 else m)
+    if given.key_padding_mask is not None:
+        scores = scores + _as_float(given.key_padding_mask, scores)[:, None, None, :]
     weights = scores.softmax(-1)
     mixed = (weights @ v).permute(2, 0, 1, 3).reshape(length, batch, -1)
-    out = F.linear(mixed, out_proj_weight, out_proj_bias)
-    if not need_weights:
+    out = F.linear(mixed, given.out_proj_weight, given.out_proj_bias)
+    if not given.need_weights:
         return out, None
-    return out, weights.mean(1) if average_attn_weights else weights
-
-
-def mask(scores: Tensor, attn_mask: Any, key_padding_mask: Any, heads: int) -> Tensor | float:
-    """Return what is added to the scores: −∞ where a boolean mask forbids, or the mask itself."""
-    total: Tensor | float = 0.0
-    if attn_mask is not None:
-        m = _as_float(attn_mask, scores)
-        total = m.unflatten(0, (-1, heads)) if m.ndim == 3 else m
-    if key_padding_mask is not None:
-        total = total + _as_float(key_padding_mask, scores)[:, None, None, :]
-    return total
+    return out, weights.mean(1) if given.average_attn_weights else weights
 
 
 def _as_float(mask: Tensor, like: Tensor) -> Tensor:
+    """Return what is added to the scores: −∞ where a boolean mask forbids, or the mask itself."""
     if mask.dtype != torch.bool:
         return mask.to(like.dtype)
     return torch.zeros_like(mask, dtype=like.dtype).masked_fill(mask, -math.inf)
 
 
-def embedding_bag(
-    input: Tensor,
-    weight: Tensor,
-    offsets: Tensor | None = None,
-    max_norm: float | None = None,
-    norm_type: float = 2.0,
-    scale_grad_by_freq: bool = False,
-    mode: str = "mean",
-    sparse: bool = False,
-    per_sample_weights: Tensor | None = None,
-    include_last_offset: bool = False,
-    padding_idx: Any = None,
-) -> Tensor | None:
+def _embedding_bag(*args: Any, **kwargs: Any) -> Tensor | None:
     """Compute torch's embedding_bag for bags of one size; return None for rare options."""
-    rare = offsets is not None or max_norm is not None or scale_grad_by_freq
-    if rare or input.ndim != 2 or mode not in ("sum", "mean") or per_sample_weights is not None:
+    given = _arguments(F.embedding_bag, args, kwargs)
+    rare = (given.offsets, given.max_norm, given.per_sample_weights)
+    if any(option is not None for option in rare) or given.scale_grad_by_freq:
         return None
-    rows = F.embedding(input, weight, padding_idx)
-    if padding_idx is None:
-        return rows.sum(1) if mode == "sum" else rows.mean(1)
-    counts = (input != padding_idx % weight.shape[0])[:, :, None].to(rows.dtype)
+    if given.input.ndim != 2 or given.mode not in ("sum", "mean"):
+        return None
+    rows = F.embedding(given.input, given.weight, given.padding_idx)
+    if given.padding_idx is None:
+        return rows.sum(1) if given.mode == "sum" else rows.mean(1)
+    counts = (given.input != given.padding_idx % given.weight.shape[0])[:, :, None].to(rows.dtype)
     total = (rows * counts).sum(1)
-    return total if mode == "sum" else total / counts.sum(1).clamp_min(1)
+    return total if given.mode == "sum" else total / counts.sum(1).clamp_min(1)
 
 
-_Step = Callable[[Tensor, Tensor, tuple[Tensor, ...]], tuple[Tensor, ...]]
+_States = tuple[Tensor, ...]
+_Step = Callable[[Tensor, Tensor, _States], _States]
 """(product of the inputs, product of the state, states) → new states, the output first."""
 
 
-def _lstm_step(x: Tensor, h: Tensor, states: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+def _lstm_step(x: Tensor, h: Tensor, states: _States) -> _States:
     i, f, g, o = (x + h).chunk(4, -1)
     c = f.sigmoid() * states[1] + i.sigmoid() * g.tanh()
     return o.sigmoid() * c.tanh(), c
 
 
-def _gru_step(x: Tensor, h: Tensor, states: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+def _gru_step(x: Tensor, h: Tensor, states: _States) -> _States:
     (xr, xz, xn), (hr, hz, hn) = x.chunk(3, -1), h.chunk(3, -1)
     reset, update = (xr + hr).sigmoid(), (xz + hz).sigmoid()
     new = (xn + reset * hn).tanh()
     return (new + update * (states[0] - new),)
 
 
-def _tanh_step(x: Tensor, h: Tensor, states: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+def _tanh_step(x: Tensor, h: Tensor, states: _States) -> _States:
     return ((x + h).tanh(),)
 
 
-def _relu_step(x: Tensor, h: Tensor, states: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+def _relu_step(x: Tensor, h: Tensor, states: _States) -> _States:
     return ((x + h).relu(),)
 
 
-def _layers(step: _Step) -> Callable[..., Any]:
-    """Return the twin of torch's function for all layers of one kind of cell."""
-
-    def whole(*args: Any) -> Any:
-        return _packed(step, *args) if is_packed(None, args) else _padded(step, *args)
-
-    return whole
-
-
 def is_packed(func: Any, args: Any) -> bool:
-    """Return True for the arguments of a packed sequence: (data, batch_sizes, …)."""
-    if func is not None and func not in RECURRENT:
-        return False
-    return len(args) > 3 and isinstance(args[3], (list, tuple))
+    """Return True for a recurrent layer on a packed sequence: (data, batch_sizes, …)."""
+    return func in _RECURRENT and len(args) > 3 and isinstance(args[3], (list, tuple))
 
 
-def _padded(
-    step: _Step, x: Tensor, hx: Any, weights: Sequence[Tensor], biases: bool, layers: int,
-    dropout: float, train: bool, both_ways: bool, batch_first: bool,
-) -> tuple[Tensor, ...] | None:  # fmt: skip
-    """Run sequences of one length, (T, N, d) or (N, T, d)."""
-    if (dropout and train) or x.ndim != 3:
-        return None
-    x = x.transpose(0, 1) if batch_first else x
-    sizes = [x.shape[1]] * len(x)
-    out, last = stack(step, x.unbind(0), x, sizes, hx, weights, biases, layers, both_ways)
-    found = torch.stack(out)
-    return (found.transpose(0, 1) if batch_first else found, *last)
+def _layers(step: _Step, x: Tensor, *options: Any) -> Any:
+    """Run all layers of one kind of cell, on padded or packed sequences.
 
-
-def _packed(
-    step: _Step, data: Tensor, batch_sizes: Tensor, hx: Any, weights: Sequence[Tensor],
-    biases: bool, layers: int, dropout: float, train: bool, both_ways: bool,
-) -> tuple[Tensor, ...] | None:  # fmt: skip
-    """Run sequences of several lengths, the rows of each time step after those of the last."""
+    Both are rows of the first time step, then those of the second, and so on: step t has the first
+    `sizes[t]` samples. Returns None for dropout and for a sequence without a batch axis.
+    """
+    packed = isinstance(options[2], (list, tuple))
+    batch_first = False
+    if packed:
+        batch_sizes, hx, weights, biases, layers, dropout, train, both_ways = options
+        sizes = batch_sizes.tolist()
+    else:
+        hx, weights, biases, layers, dropout, train, both_ways, batch_first = options
+        if x.ndim != 3:
+            return None
+        x = x.transpose(0, 1) if batch_first else x
+        sizes = [x.shape[1]] * len(x)
+        x = x.flatten(0, 1)
     if dropout and train:
         return None
-    sizes = batch_sizes.tolist()
-    out, last = stack(step, data.split(sizes), data, sizes, hx, weights, biases, layers, both_ways)
-    return (torch.cat(out), *last)
-
-
-def stack(
-    step: _Step, steps: Sequence[Tensor], whole: Tensor, sizes: list[int], hx: Any,
-    weights: Sequence[Tensor], biases: bool, layers: int, both_ways: bool,
-) -> tuple[list[Tensor], tuple[Tensor, ...]]:  # fmt: skip
-    """Return the outputs step by step, and the last states of every layer and direction."""
     states = (hx,) if isinstance(hx, Tensor) else tuple(hx)
     ways = 2 if both_ways else 1
     each = len(weights) // (layers * ways)
-    flat = steps[0].ndim == whole.ndim
-    ends: list[tuple[Tensor, ...]] = []
-    out: list[Tensor] = list(steps)
+    ends: list[_States] = []
     for layer in range(layers):
-        whole = whole if layer == 0 else (torch.cat(out) if flat else torch.stack(out))
-        runs = []
-        for way in range(ways):
-            k = layer * ways + way
-            own = weights[k * each : (k + 1) * each]
-            mine = tuple(s[k] for s in states)
-            made, end = run(step, whole, sizes, mine, own, biases, way == 1)
-            runs.append(made)
+        made = []
+        for k in range(layer * ways, (layer + 1) * ways):
+            own, mine = weights[k * each : (k + 1) * each], tuple(s[k] for s in states)
+            out, end = _one_way(step, x, sizes, mine, own, biases, backwards=k % ways == 1)
+            made.append(out)
             ends.append(end)
-        out = [torch.cat(both, -1) for both in zip(*runs)] if both_ways else runs[0]
-    return out, tuple(torch.stack(parts) for parts in zip(*ends))
+        x = torch.cat(made, -1)
+    last = tuple(torch.stack(parts) for parts in zip(*ends))
+    if not packed:
+        x = x.unflatten(0, (len(sizes), -1))
+        x = x.transpose(0, 1) if batch_first else x
+    return (x, *last)
 
 
-def run(
-    step: _Step, whole: Tensor, sizes: list[int], states: tuple[Tensor, ...],
-    weights: Sequence[Tensor], biases: bool, backwards: bool,
-) -> tuple[list[Tensor], tuple[Tensor, ...]]:  # fmt: skip
+def _one_way(
+    step: _Step, x: Tensor, sizes: list[int], states: _States, weights: Sequence[Tensor],
+    biases: bool, backwards: bool,
+) -> tuple[Tensor, _States]:  # fmt: skip
     """Run one layer in one direction. A sample whose sequence has ended keeps its state."""
     w_in, w_state = weights[:2]
     b_in, b_state = weights[2:4] if biases else (None, None)
     narrow = weights[4 if biases else 2 :]  # an LSTM may project its output
-    products = F.linear(whole, w_in, b_in)
-    inputs = products.split(sizes) if whole.ndim == 2 else products.unbind(0)
+    inputs = F.linear(x, w_in, b_in).split(sizes)
     made: list[Any] = [None] * len(sizes)
     for t in reversed(range(len(sizes))) if backwards else range(len(sizes)):
         here, others = (
@@ -406,30 +357,33 @@ def run(
         new = (F.linear(new[0], narrow[0]), *new[1:]) if narrow else new
         made[t] = new[0]
         states = tuple(torch.cat([a, b]) if len(b) else a for a, b in zip(new, others))
-    return made, states
+    return torch.cat(made), states
 
 
-def _cell(step: _Step) -> Callable[..., Any]:
-    """Return the twin of torch's function for one time step."""
-
-    def one(
-        x: Tensor, hx: Any, w_in: Tensor, w_state: Tensor,
-        b_in: Tensor | None = None, b_state: Tensor | None = None,
-    ) -> Any:  # fmt: skip
-        h, *others = (hx,) if isinstance(hx, Tensor) else hx
-        new = step(F.linear(x, w_in, b_in), F.linear(h, w_state, b_state), (h, *others))
-        return new if others else new[0]
-
-    return one
+def _cell(
+    step: _Step, x: Tensor, hx: Any, w_in: Tensor, w_state: Tensor,
+    b_in: Tensor | None = None, b_state: Tensor | None = None,
+) -> Any:  # fmt: skip
+    """Run one time step."""
+    h, *others = (hx,) if isinstance(hx, Tensor) else hx
+    new = step(F.linear(x, w_in, b_in), F.linear(h, w_state, b_state), (h, *others))
+    return new if others else new[0]
 
 
-RECURRENT: dict[Any, Callable[..., Any]] = {
-    torch.lstm_cell: _cell(_lstm_step),
-    torch.gru_cell: _cell(_gru_step),
-    torch.rnn_tanh_cell: _cell(_tanh_step),
-    torch.rnn_relu_cell: _cell(_relu_step),
-    torch.lstm: _layers(_lstm_step),
-    torch.gru: _layers(_gru_step),
-    torch.rnn_tanh: _layers(_tanh_step),
-    torch.rnn_relu: _layers(_relu_step),
+_RECURRENT: dict[Any, Callable[..., Any]] = {
+    torch.lstm_cell: partial(_cell, _lstm_step),
+    torch.gru_cell: partial(_cell, _gru_step),
+    torch.rnn_tanh_cell: partial(_cell, _tanh_step),
+    torch.rnn_relu_cell: partial(_cell, _relu_step),
+    torch.lstm: partial(_layers, _lstm_step),
+    torch.gru: partial(_layers, _gru_step),
+    torch.rnn_tanh: partial(_layers, _tanh_step),
+    torch.rnn_relu: partial(_layers, _relu_step),
 }
+EXPANDED: dict[Any, Callable[..., Any]] = {
+    F.multi_head_attention_forward: _attention,
+    F.embedding_bag: _embedding_bag,
+    **_RECURRENT,
+}
+"""Functions with parameters inside, and the same computation in single products (which return None
+for rare options)."""

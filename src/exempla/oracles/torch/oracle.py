@@ -2,15 +2,19 @@
 
 survey (once, three examples) ──▶ blocks
 batch ──▶ forward under the tape ──▶ outputs ──▶ cotangent ──▶ backward ──▶ Factors per block
+
+A batch whose pass does not fit in memory is split in halves, and later batches start at that size.
 """
 
 from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from typing import Any, Literal
 
 import numpy as np
@@ -20,16 +24,44 @@ from torch import Tensor, nn
 from exempla.errors import ExemplaError, ExemplaWarning
 from exempla.oracles.base import Labels, Layer, Oracle, ScoreRows
 from exempla.oracles.likelihoods import Categorical, Custom, Gaussian
-from exempla.oracles.torch.batch import Batch, leaves, refuse_rows, refuse_weights, tree_map
-from exempla.oracles.torch.examples import CallForm, TorchExamples
-from exempla.oracles.torch.likelihood import FamilyHead, Head, choose_head
-from exempla.oracles.torch.network import brief, out_of_memory
-from exempla.oracles.torch.restore import BORROWING
-from exempla.oracles.torch.scorer import NOT_FINITE, GaussNewton, Pending, Scorer
-from exempla.oracles.torch.sources import ArraySource, source_of, warn_of_augmentation
+from exempla.oracles.torch.curvature import GaussNewton
+from exempla.oracles.torch.examples import (
+    Batch,
+    CallForm,
+    TorchExamples,
+    copied,
+    refuse_rows,
+    refuse_weights,
+    weighted,
+)
+from exempla.oracles.torch.likelihood import FamilyHead, Head, choose_head, outputs_of
+from exempla.oracles.torch.network import (
+    TapedNetwork,
+    brief,
+    failure,
+    out_of_memory,
+    refuse_headless,
+    refuse_parameters,
+)
+from exempla.oracles.torch.restore import BORROWING, ModelRestorer
+from exempla.oracles.torch.sources import ArraySource, source_of, tree_map
 from exempla.oracles.torch.tape import pull_back
 from exempla.oracles.torch.trainers import Reader, refuse_absent, select_parameters
 from exempla.recorder.weights import unwrap_module
+
+_NOT_FINITE = "make the model return NaN or infinity"
+_NO_GRADIENT = (
+    "the model's outputs carry no gradient: its forward runs under torch.no_grad() or "
+    "torch.inference_mode(), or detaches its result; give a module whose forward records gradients."
+)
+_CHECK_EVERY = 32
+"""Batches between two checks that the outputs are finite: each check waits for the device."""
+_MAX_VARIANCE_SAMPLE = 8192
+"""Largest number of training examples from which a Gaussian's variance is fitted."""
+_PROBED = 8
+"""Examples whose outputs decide the likelihood."""
+_DEVICE_SHARE = 8
+"""Arrays that take less than one part in so many of a GPU's free memory are moved there whole."""
 
 
 def _class_weights_note(classes: int) -> str:
@@ -39,57 +71,6 @@ def _class_weights_note(classes: int) -> str:
         "entropy reads them; use likelihood='multilabel' if the network was trained with a yes or "
         "no for each class."
     )
-
-
-def _failure(error: Exception, batch: Batch, dtype: torch.dtype) -> str:
-    """Return why the model fails on the first examples, and what to do about it."""
-    named = dict(enumerate(batch.args)) | batch.kwargs
-    inputs = {k: t for k, part in named.items() for t in leaves(part) if isinstance(t, Tensor)}
-    lines = str(error).splitlines()
-    what = f"the model fails on the first examples ({lines[0] if lines else type(error).__name__})"
-    if "dtype" in str(error) and any(not t.is_floating_point() for t in inputs.values()):
-        kind = str(dtype).removeprefix("torch.")
-        return f"{what}: X holds whole numbers and the model computes in {kind}; give X.float()."
-    if not inputs:
-        return f"{what}: the data gives it no tensor; name the columns as its forward does."
-    shapes = ", ".join(
-        f"{k} {tuple(t.shape[1:])}" if isinstance(k, str) else f"{tuple(t.shape[1:])}"
-        for k, t in inputs.items()
-    )
-    return f"{what}: check that it takes examples of shape {shapes}."
-
-
-def _refuse_headless(model: nn.Module, error: Exception) -> None:
-    """Raise if the module has no forward (a LightningModule need not have one)."""
-    if isinstance(error, NotImplementedError) and "forward" in str(error):
-        inside = brief(dict.fromkeys(name for name, _ in model.named_children()))
-        raise ExemplaError(
-            f"{type(model).__name__} has no forward: give the network inside it that turns inputs "
-            f"into outputs ({inside}), or add a forward that calls it."
-        ) from error
-
-
-def _refuse_parameters(model: nn.Module) -> None:
-    """Raise if the model itself holds NaN or infinity."""
-    named = [*model.named_parameters(), *model.named_buffers()]
-    wrong = [name for name, p in named if p.is_floating_point() and not bool(p.isfinite().all())]
-    if wrong:
-        raise ExemplaError(
-            f"the model holds NaN or infinity in {brief(dict.fromkeys(wrong))}: train it again, or "
-            "load weights that are finite."
-        )
-
-
-_NO_GRADIENT = (
-    "the model's outputs carry no gradient: its forward runs under torch.no_grad() or "
-    "torch.inference_mode(), or detaches its result; give a module whose forward records gradients."
-)
-_MAX_VARIANCE_SAMPLE = 8192
-"""Largest number of training examples from which a Gaussian's variance is fitted."""
-_PROBED = 8
-"""Examples whose outputs decide the likelihood."""
-_DEVICE_SHARE = 8
-"""Arrays that take less than one part in so many of a GPU's free memory are moved there whole."""
 
 
 class TorchOracle(Oracle):
@@ -149,14 +130,17 @@ class TorchOracle(Oracle):
         self.form = CallForm(self.model)
         if callable(likelihood) and not isinstance(likelihood, type):
             likelihood = Custom(likelihood)
-        head = likelihood if isinstance(likelihood, Custom) else None
-        self.form.free = head is not None
-        self.scorer = Scorer(self.model, chosen, self.form, head, draws)
+        self.head: Head | Custom | None = likelihood if isinstance(likelihood, Custom) else None
+        self.form.free = self.head is not None
+        self.network = TapedNetwork(self.model, chosen)
+        self.restorer = ModelRestorer(self.model, {id(p) for p in chosen.values()})
         first = next(iter(chosen.values()))
         self.device, self.dtype = first.device, first.dtype
         self.wanted, self.draws, self.seed = likelihood, draws, seed
-        self.scorer.batch_size = batch_size
+        self.batch_size = batch_size
         self.reader = reader or Reader({})
+        self._unchecked: list[tuple[Tensor, np.ndarray]] = []
+        """Sums of outputs that are not checked yet, with the positions of their examples."""
 
     def __reduce__(self) -> Any:
         # The tape knows parameters by id, so a stored oracle is rebuilt around the stored model,
@@ -168,17 +152,9 @@ class TorchOracle(Oracle):
     # ---- known once data has been read
 
     @property
-    def network(self) -> Any:
-        return self.scorer.network
-
-    @property
-    def head(self) -> Head | Custom | None:
-        return self.scorer.head
-
-    @property
     def layers(self) -> tuple[Layer, ...]:  # type: ignore[override]
         """The blocks of parameters; known once data has been read."""
-        return tuple(block.layer for block in self.scorer.network.blocks)
+        return tuple(block.layer for block in self.network.blocks)
 
     @property
     def itemsize(self) -> int:  # type: ignore[override]
@@ -186,7 +162,7 @@ class TorchOracle(Oracle):
 
     @property
     def pass_bytes(self) -> int:
-        return (self.scorer.batch_size or self.network.batch_size()) * self.network.row_bytes
+        return (self.batch_size or self.network.batch_size()) * self.network.row_bytes
 
     @property
     def theta_squares(self) -> list[tuple[int, float]]:
@@ -217,9 +193,9 @@ class TorchOracle(Oracle):
             return data
         fill = getattr(getattr(self.model, "config", None), "pad_token_id", None) or 0
         collate = partial(self.reader.collated, names=self.form.names, fill=fill)
-        with self.scorer.restorer.borrowed(gradients=False):
+        with self.restorer.borrowed(gradients=False):
             source = source_of(self.reader.read(data), collate)
-            warn_of_augmentation(source)
+            source.fix_augmentation()
             examples = TorchExamples(
                 source, self.form, self.device, self.dtype, weighted=role == "train"
             )
@@ -231,47 +207,45 @@ class TorchOracle(Oracle):
         """Choose the likelihood and survey the model, on the first data that is read."""
         self._check_weights(examples)
         first = next(examples.read(0, min(len(examples), 64)))
-        scorer = self.scorer
-        if not isinstance(scorer.head, Custom):
+        if not isinstance(self.head, Custom):
             # only a few: the outputs of a language model are its largest tensor
             outputs = self._tried(first.take(np.arange(min(len(first), _PROBED))))
-            if scorer.head is None:
+            if self.head is None:
                 # all labels of arrays: the first few may all be of one class
                 known = examples.whole() if isinstance(examples.source, ArraySource) else first
-                scorer.head = choose_head(self.wanted, self.model, outputs, known, self.draws)
+                self.head = choose_head(self.wanted, self.model, outputs, known, self.draws)
             first = self._with_classes(first, outputs.shape[1:].numel())
-            if role == "train" and first.labels is None and isinstance(scorer.head, FamilyHead):
+            if role == "train" and first.labels is None and isinstance(self.head, FamilyHead):
                 raise ExemplaError("the training data has no labels: give (X, y).")
             self._check_labels(examples, first, outputs.shape)
-        if not scorer.network.surveyed:
-            with scorer.restorer.watching():
-                scorer.network.survey(scorer.run, first)
+        if self.network.found is None:
+            with self.restorer.watching():
+                self.network.survey(self.run, first)
             self._warn_of_hooks(first.take(np.arange(min(len(first), 2))))
         if role == "train":
-            self.scorer.choose_batches(examples.source)
+            self._choose_batches(examples)
             self._fit_variance(examples)
         _move_whole(examples)
 
     def _warn_of_hooks(self, batch: Batch) -> None:
         """Name the backward hooks that change gradients: scores are computed without them."""
-        restorer = self.scorer.restorer
-        if not restorer.hooked:
+        if not self.restorer.hooked:
             return
         wanted = list(self.network.parameters.values())
 
         def gradients() -> tuple[Tensor | None, ...]:
-            outputs = self.scorer.run(self.model, batch)
+            outputs = self.run(self.model, batch)
             directions = torch.randn(outputs.shape, generator=torch.Generator().manual_seed(0))
             return pull_back(outputs, wanted, directions.to(outputs))
 
         plain = gradients()
-        with restorer.hooks_on():
+        with self.restorer.hooks_on():
             changed = gradients()
         pairs = zip(plain, changed, strict=True)
         if any(a is not None and not (b is not None and torch.allclose(a, b)) for a, b in pairs):
             warnings.warn(
-                f"the backward hooks of {brief(dict.fromkeys(restorer.hooked))} change gradients: "
-                "scores are the gradients of the model's forward, computed without these hooks.",
+                f"the backward hooks of {brief(self.restorer.hooked)} change gradients: scores are "
+                "the gradients of the model's forward, computed without these hooks.",
                 ExemplaWarning,
                 stacklevel=5,
             )
@@ -289,21 +263,21 @@ class TorchOracle(Oracle):
     def _tried(self, batch: Batch) -> Tensor:
         """Return the outputs of a few examples, or raise with the reason why there are none."""
         try:
-            outputs = self.scorer.run(self.model, batch)
+            outputs = self.run(self.model, batch)
         except ExemplaError:
             raise
         except (RuntimeError, TypeError, ValueError, IndexError) as error:
             if isinstance(error, RuntimeError) and out_of_memory(error):
                 raise
-            _refuse_headless(self.model, error)
-            raise ExemplaError(_failure(error, batch, self.dtype)) from error
+            refuse_headless(self.model, error)
+            raise ExemplaError(failure(error, batch, self.dtype)) from error
         if not outputs.requires_grad:
             raise ExemplaError(_NO_GRADIENT)
         outputs = outputs.detach()
         wrong = ~outputs.isfinite()
         if bool(wrong.any()):
-            _refuse_parameters(self.model)
-            refuse_rows(wrong, batch.positions, NOT_FINITE)
+            refuse_parameters(self.model)
+            refuse_rows(wrong, batch.positions, _NOT_FINITE)
         return outputs
 
     def _check_weights(self, examples: TorchExamples) -> None:
@@ -319,7 +293,7 @@ class TorchOracle(Oracle):
 
     def _check_labels(self, examples: TorchExamples, first: Batch, shape: torch.Size) -> None:
         """Check all labels of arrays at once; those of a dataset are checked when read."""
-        head = self.scorer.head
+        head = self.head
         if first.labels is None or not isinstance(head, Head):
             return
         if isinstance(examples.source, ArraySource):
@@ -342,57 +316,206 @@ class TorchOracle(Oracle):
         given = [p[2] for p in pairs if p[2] is not None]
         weights = torch.cat(given) if given else None
         fitted = head.family.fitted(outputs, labels, weights)
-        self.scorer.head = FamilyHead(fitted, head.link, head.draws)
+        self.head = FamilyHead(fitted, head.link, head.draws)
 
     def gauss_newton(self, train: Any) -> GaussNewton | None:
         return GaussNewton(self, train) if isinstance(self.head, Head) else None
 
     # ---- passes over the data
 
-    def _batches(self, examples: TorchExamples) -> Iterator[Batch]:
-        """Yield batches in order, of the size that the scorer can take at the time."""
-        scorer = self.scorer
-        if not scorer.network.surveyed:  # an oracle from storage, with examples it read before
-            with scorer.restorer.borrowed(gradients=False):
+    def borrowed(self) -> AbstractContextManager[None]:
+        """Borrow the model; a custom likelihood may draw random numbers."""
+        return self.restorer.borrowed(randomness=isinstance(self.head, Custom))
+
+    def run(self, model: Any, batch: Batch) -> Tensor:
+        """Return the outputs, or the log-probabilities of a custom likelihood.
+
+        The model gets copies: its forward may work in place (`x -= mean`), and the batch may be a
+        view of the user's arrays that is read again.
+        """
+        if isinstance(self.head, Custom):
+            return _one_value_each(self.head.log_prob(model, copied(batch.given)), len(batch))
+        return outputs_of(model(*copied(batch.args), **copied(batch.kwargs)), len(batch))
+
+    def _choose_batches(self, examples: TorchExamples) -> None:
+        """Choose the size of all batches from the first data."""
+        if self.batch_size is None:
+            source = examples.source
+            size = self.network.batch_size(source.batch_size, source.fixed)
+            self.batch_size = source.whole_batches(size)
+
+    def batches(self, examples: TorchExamples) -> Iterator[Batch]:
+        """Yield batches in order, of the size that fits in memory at the time."""
+        if self.network.found is None:  # an oracle from storage, with examples it read before
+            with self.restorer.borrowed(gradients=False):
                 self._prepare(examples, "test")
-        scorer.choose_batches(examples.source)
+        self._choose_batches(examples)
         start = 0
         while start < len(examples):
-            assert scorer.batch_size is not None  # a pass may make it smaller, never forget it
-            stop = min(start + scorer.batch_size, len(examples))
-            if isinstance(examples.source, ArraySource):
-                with torch.inference_mode(False):
-                    batches = list(examples.read(start, stop))
-            else:  # reading an item runs the user's code, which may draw random numbers
-                with scorer.restorer.borrowed(gradients=False):
-                    batches = list(examples.read(start, stop))
+            assert self.batch_size is not None  # a pass may make it smaller, never forget it
+            stop = min(start + self.batch_size, len(examples))
+            arrays = isinstance(examples.source, ArraySource)
+            # reading an item runs the user's code, which may draw random numbers
+            guard = torch.inference_mode(False) if arrays else self.restorer.borrowed(False)
+            with guard:
+                batches = list(examples.read(start, stop))
             yield from batches
             start = stop
 
+    def _forward(self, examples: TorchExamples) -> Iterator[tuple[Batch, Tensor]]:
+        for batch in self.batches(examples):
+            with self.borrowed(), torch.no_grad():
+                outputs = self.run(self.model, batch)
+            yield batch, outputs
+
     def scores(self, examples: Any, labels: Labels = "true") -> Iterator[ScoreRows]:
-        scorer = self.scorer
-        scorer.refuse_labels(labels)
-        pending: Pending = []
-        for batch in self._batches(examples):
-            check = labels == "true" and not examples.checked
-            yield from scorer.in_memory(scorer.score, batch, labels, check, pending)
-        scorer.refuse_pending(pending)
+        if labels == "predicted" and isinstance(self.head, Custom):
+            raise ExemplaError("a custom likelihood has no predicted labels: give the true ones.")
+        self._unchecked = []
+        check = labels == "true" and not examples.checked
+        work = partial(self._score, predicted=labels == "predicted", check=check)
+        for batch in self.batches(examples):
+            yield from self._in_memory(work, batch)
+        self._refuse_unchecked()
+
+    def _score(self, batch: Batch, predicted: bool, check: bool) -> ScoreRows:
+        """Return the scores of a batch; `check` validates its labels."""
+        with self.borrowed():
+            run = self.network.forward(self.run, batch)
+            outputs = run.outputs.detach()
+            if isinstance(self.head, Head):
+                if check:
+                    self.head.refuse(outputs.shape, batch)
+                cotangent = self.head.score(outputs, batch, predicted)
+            else:
+                cotangent = torch.ones_like(outputs)
+            factors = run.rows(weighted(cotangent, batch))
+        self._unchecked.append((_sums_of(outputs), batch.positions))
+        if len(self._unchecked) == _CHECK_EVERY:
+            self._refuse_unchecked()
+        return ScoreRows(batch.positions, factors)
+
+    def _refuse_unchecked(self) -> None:
+        """Raise if the outputs of the last batches were not finite."""
+        if not self._unchecked:
+            return
+        sums, positions = zip(*self._unchecked)
+        self._unchecked = []
+        custom = isinstance(self.head, Custom)
+        what = "have a log-likelihood of NaN or infinity" if custom else _NOT_FINITE
+        refuse_rows(~torch.cat(sums).isfinite(), np.concatenate(positions), what)
 
     def fisher_rows(self, examples: Any) -> Iterator[ScoreRows]:
         generator = torch.Generator(self.device).manual_seed(self.seed)
-        scorer = self.scorer
-        for batch in self._batches(examples):
+        for batch in self.batches(examples):
             if isinstance(self.head, Custom):
-                yield from scorer.in_memory(scorer.custom_fisher, batch, generator)
+                for _ in range(self.draws if self.head.sample else 1):
+                    yield from self._in_memory(partial(self._drawn, generator=generator), batch)
             else:
-                yield from scorer.fisher(batch, generator, check=not examples.checked)
+                yield from self._fisher(batch, generator, check=not examples.checked)
 
-    def _forward(self, examples: TorchExamples) -> Iterator[tuple[Batch, Tensor]]:
-        scorer = self.scorer
-        for batch in self._batches(examples):
-            with scorer.borrowed(), torch.no_grad():
-                outputs = scorer.run(self.model, batch)
-            yield batch, outputs
+    def _fisher(
+        self, batch: Batch, generator: torch.Generator, check: bool, rank: int = 0
+    ) -> Iterator[ScoreRows]:
+        """Yield Fisher rows: one backward pass per rank of class that most examples reach.
+
+        Classes that few examples reach are collected and pulled back in passes of full size. The
+        row of an example's given label is a multiple of its score, which `to_score` records: such
+        examples need no scoring pass. `check` validates the labels first.
+        """
+        head, score, done = self.head, None, rank
+        assert isinstance(head, Head)
+        few: list[tuple[np.ndarray, Tensor]] = []
+        halves: list[tuple[slice, Batch]] = []
+        try:
+            with self.borrowed():
+                run = self.network.forward(self.run, batch)
+                outputs = run.outputs.detach()
+                refuse_rows(~_sums_of(outputs).isfinite(), batch.positions, _NOT_FINITE)
+                if isinstance(head, FamilyHead) and batch.labels is not None:
+                    if check:
+                        head.refuse(outputs.shape, batch)
+                    score = weighted(head.score(outputs, batch, False), batch)
+            for active, cotangent in islice(head.fisher(outputs, batch, generator), rank, None):
+                chosen = active.nonzero()[:, 0].cpu().numpy()
+                if len(chosen) == 0:
+                    break
+                cotangent = weighted(cotangent, batch, root=True)
+                if 2 * len(chosen) <= len(batch) and done > rank:
+                    few.append((chosen, cotangent[chosen]))
+                    continue
+                scale = None if score is None else _multiples(score, cotangent)
+                with self.borrowed():
+                    factors = run.rows(cotangent, again=True)
+                rows = ScoreRows(batch.positions, factors, to_score=scale)
+                yield rows if len(chosen) == len(batch) else rows.take(chosen)
+                done += 1
+        except RuntimeError as error:
+            if not out_of_memory(error):
+                raise
+            halves = self._halves(batch)
+        run = rows = factors = outputs = cotangent = None
+        for _, part in halves:
+            yield from self._fisher(part, generator, check, done)
+        if few:
+            chosen = np.concatenate([rows for rows, _ in few])
+            cotangent = torch.cat([part for _, part in few])
+            scale = None if score is None else _multiples(score[chosen], cotangent)
+            for i in range(0, len(chosen), len(batch)):
+                some = slice(i, i + len(batch))
+                own = None if scale is None else scale[some]
+                part = batch.take(chosen[some])
+                yield from self._in_memory(self._pulled, part, cotangent[some], own)
+
+    def _pulled(self, batch: Batch, cotangent: Tensor, to_score: np.ndarray | None) -> ScoreRows:
+        """Return the rows of given cotangents."""
+        with self.borrowed():
+            run = self.network.forward(self.run, batch)
+            return ScoreRows(batch.positions, run.rows(cotangent), to_score=to_score)
+
+    def _drawn(self, batch: Batch, generator: torch.Generator) -> ScoreRows:
+        """Return rows of sampled labels, or of the given ones if the likelihood cannot sample."""
+        head, drawn = self.head, batch
+        assert isinstance(head, Custom)
+        with self.borrowed():
+            if head.sample:
+                with torch.no_grad():
+                    given = head.sample(self.model, copied(batch.given), generator)
+                drawn = self.form.batch(batch.positions, given)
+            run = self.network.forward(self.run, drawn)
+            share = 1 / (self.draws if head.sample else 1) ** 0.5
+            cotangent = weighted(share * torch.ones_like(run.outputs), batch, root=True)
+            return ScoreRows(batch.positions, run.rows(cotangent))
+
+    def _in_memory(
+        self, work: Callable[..., ScoreRows], batch: Batch, *per_row: Any
+    ) -> Iterator[ScoreRows]:
+        """Yield the rows of the batch, or of its halves if memory runs out."""
+        try:
+            rows = work(batch, *per_row)
+        except RuntimeError as error:
+            if not out_of_memory(error):
+                raise
+            rows = None
+        if rows is not None:
+            yield rows
+            return
+        for some, part in self._halves(batch):
+            yield from self._in_memory(work, part, *(x if x is None else x[some] for x in per_row))
+
+    def _halves(self, batch: Batch) -> list[tuple[slice, Batch]]:
+        """Return the batch in two parts; later batches start at that size."""
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        half = len(batch) // 2
+        if half == 0:
+            raise ExemplaError(
+                "one example alone does not fit in the device's memory: name fewer parameters "
+                "with parameters=, or use another device."
+            )
+        self.batch_size = min(half, self.batch_size or half)
+        parts = (slice(half), slice(half, len(batch)))
+        return [(some, batch.take(np.arange(len(batch))[some])) for some in parts]
 
     def predict(self, examples: Any) -> np.ndarray:
         if not isinstance(self.head, Head):
@@ -415,6 +538,35 @@ class TorchOracle(Oracle):
         return np.concatenate(parts)
 
 
+def _sums_of(outputs: Tensor) -> Tensor:
+    """Return one number per example that is finite if all its outputs are."""
+    return outputs.reshape(len(outputs), -1).sum(1, dtype=torch.float32)
+
+
+def _multiples(score: Tensor, rows: Tensor) -> np.ndarray:
+    """Return k with score = k · row for each example, 0 where the two are not parallel.
+
+    >>> _multiples(torch.tensor([[2.0, -2.0], [1.0, 1.0]]), torch.tensor([[1.0, -1.0]] * 2))
+    array([2., 0.])
+    """
+    wide = torch.float32 if score.device.type == "mps" else torch.float64
+    a, b = (t.reshape(len(t), -1).to(wide) for t in (score, rows))
+    k = (a * b).sum(1) / (b * b).sum(1).clamp_min(torch.finfo(wide).tiny)
+    rounding = 16 * torch.finfo(score.dtype).eps
+    parallel = (a - k[:, None] * b).norm(dim=1) <= rounding * a.norm(dim=1)
+    return (k * parallel).cpu().numpy()
+
+
+def _one_value_each(values: Any, n: int) -> Tensor:
+    if not isinstance(values, Tensor) or values.shape != (n,):
+        shape = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
+        raise ExemplaError(
+            f"log_prob returned {shape} for a batch of {n} examples: it must return one "
+            "log-probability per example, not their mean or sum (reduction='none')."
+        )
+    return values
+
+
 def _move_whole(examples: TorchExamples) -> None:
     """Move arrays that take little of a GPU's memory there once, not batch by batch."""
     source, device = examples.source, examples.device
@@ -429,7 +581,7 @@ def _move_whole(examples: TorchExamples) -> None:
 def _rebuilt(model: Any, wanted: Any, names: Any, options: Any, head: Any) -> TorchOracle:
     """Rebuild a stored oracle with the likelihood that its training data decided."""
     oracle = TorchOracle(model, wanted, names, **options)
-    oracle.scorer.head = head
+    oracle.head = head
     return oracle
 
 

@@ -26,25 +26,19 @@ BORROWING = RLock()
 """Held while a model is borrowed, one batch at a time, and while its own state is read."""
 SMALL_NETWORK = 60_000
 """Parameters up to which one CPU thread is faster than several, which mostly wait and spin."""
+_Buffers = list[tuple[nn.Module, dict[str, Any]]]
+"""Modules with their buffers, by name."""
 
 
 @contextmanager
-def few_threads(parameters: int) -> Iterator[None]:
-    """Use one CPU thread of torch for a network with so few parameters; restore the number.
-
-    >>> with few_threads(100):
-    ...     torch.get_num_threads()
-    1
-    """
+def _few_threads(parameters: int) -> Iterator[None]:
+    """Use one CPU thread of torch for a network with so few parameters; restore the number."""
     before = torch.get_num_threads()
-    small = parameters <= SMALL_NETWORK and before > 1
-    if small:
-        torch.set_num_threads(1)
+    torch.set_num_threads(1 if parameters <= SMALL_NETWORK else before)
     try:
         yield
     finally:
-        if small:
-            torch.set_num_threads(before)
+        torch.set_num_threads(before)
 
 
 class ModelRestorer:
@@ -76,31 +70,35 @@ class ModelRestorer:
         hooks, buffers (values and objects), the number of threads, and, unless the caller knows
         that nothing is drawn, the random state of Python, NumPy and torch.
         """
-        with BORROWING, few_threads(self.size), self._put_back(gradients, randomness):
+        with BORROWING, _few_threads(self.size), self._put_back(gradients, randomness):
             yield
 
     @contextmanager
     def _put_back(self, gradients: bool, randomness: bool) -> Iterator[None]:
-        training = [m for m in self.modules if m.training]
-        flags = [p for p in self.others if p.requires_grad] if gradients else []
-        held = [p.grad for p in self.parameters]
-        cells = [(m, m.training, m.dropout) for m in self.recurrent]
+        before: list[tuple[Any, str, Any]] = [(p, "grad", p.grad) for p in self.parameters]
+
+        def change(owner: Any, name: str, value: Any) -> None:
+            before.append((owner, name, getattr(owner, name)))
+            setattr(owner, name, value)
+
         buffers = [(m, dict(m._buffers)) for m in self.buffered]
         self._copy(buffers)
         state = random_state() if randomness or self.draws else None
-        hooks = self._hooks
-        fast_attention = torch.backends.mha.get_fastpath_enabled()
+        hooks, fast_attention = self._hooks, torch.backends.mha.get_fastpath_enabled()
         try:
-            for module in training:  # not .eval(), which some modules use to fold weights together
-                module.training = False
+            for module in self.modules:
+                if module.training:  # not .eval(), which some modules use to fold weights together
+                    change(module, "training", False)
             for module in self.recurrent:
                 # cuDNN's recurrent layers have a backward pass in training mode only, from which
                 # evaluation mode differs by nothing but dropout
-                module.training, module.dropout = True, 0.0
+                change(module, "training", True)
+                change(module, "dropout", 0.0)
             # the fast path zeroes padded positions, which the path with gradients does not
             torch.backends.mha.set_fastpath_enabled(False)
-            for p in flags:
-                p.requires_grad_(False)
+            for p in self.others if gradients else ():
+                if p.requires_grad:
+                    change(p, "requires_grad", False)
             _forget_casts()
             with torch.inference_mode(False), torch.enable_grad(), _graphs_of_checkpoints():
                 self._hooks = self._take_off_hooks()
@@ -111,15 +109,9 @@ class ModelRestorer:
                 setattr(owner, name, value)
             self._hooks = hooks
             torch.backends.mha.set_fastpath_enabled(fast_attention)
-            for module in training:
-                module.training = True
-            for module, mode, dropout in cells:
-                module.training, module.dropout = mode, dropout
-            for p in flags:
-                p.requires_grad_(True)
-            for p, gradient in zip(self.parameters, held, strict=True):
-                if p.grad is not gradient:
-                    p.grad = gradient
+            for owner, name, value in reversed(before):
+                if getattr(owner, name) is not value:
+                    setattr(owner, name, value)
             self._restore(buffers)
             if state is not None:
                 restore_random_state(state)
@@ -150,22 +142,23 @@ class ModelRestorer:
         finally:
             self._take_off_hooks()
 
-    def _copy(self, buffers: list[tuple[nn.Module, dict[str, Any]]]) -> None:
+    def _held(self, buffers: _Buffers) -> list[Tensor]:
+        """Return the tensors that a forward may write to."""
+        return [t for _, held in buffers for t in held.values() if t is not None] + self.rescaled
+
+    def _copy(self, buffers: _Buffers) -> None:
         """Copy every buffer; a copy is renewed only if the buffer was written to."""
-        values = [t for _, held in buffers for t in held.values() if t is not None]
-        for tensor in values + self.rescaled:
+        for tensor in self._held(buffers):
             known = self.copies.get(id(tensor))
             if known is None or known[0] is not tensor or known[1] != _version(tensor):
-                copy = tensor.detach().clone()
-                self.copies[id(tensor)] = (tensor, _version(tensor), copy)
+                self.copies[id(tensor)] = (tensor, _version(tensor), tensor.detach().clone())
 
-    def _restore(self, buffers: list[tuple[nn.Module, dict[str, Any]]]) -> None:
+    def _restore(self, buffers: _Buffers) -> None:
         for module, held in buffers:
             for name, tensor in held.items():
                 if module._buffers.get(name) is not tensor:
                     module._buffers[name] = tensor
-        values = [t for _, held in buffers for t in held.values() if t is not None]
-        for tensor in values + self.rescaled:
+        for tensor in self._held(buffers):
             _, before, copy = self.copies[id(tensor)]
             if _version(tensor) != before:
                 with torch.no_grad():
@@ -227,10 +220,11 @@ def random_state() -> dict[str, Any]:
 
 
 def _same_state(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    alike = one["python"] == other["python"] and torch.equal(one["torch"], other["torch"])
-    alike = alike and all(np.array_equal(a, b) for a, b in zip(one["numpy"], other["numpy"]))
-    return alike and all(
-        torch.equal(a, b) for a, b in zip(one.get("cuda", []), other.get("cuda", []))
+    tensors = ([state["torch"], *state.get("cuda", [])] for state in (one, other))
+    return (
+        one["python"] == other["python"]
+        and all(np.array_equal(a, b) for a, b in zip(one["numpy"], other["numpy"]))
+        and all(torch.equal(a, b) for a, b in zip(*tensors))
     )
 
 

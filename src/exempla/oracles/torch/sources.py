@@ -15,7 +15,6 @@ import random
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from itertools import groupby, islice
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -34,10 +33,10 @@ from torch.utils.data import (
     default_collate,
 )
 
-from exempla.arrays import is_sparse, to_numpy
+from exempla.arrays import is_sparse, native, refuse_masked, to_numpy
 from exempla.errors import ExemplaError, ExemplaWarning
 from exempla.memory import available_memory
-from exempla.oracles.torch.batch import forward_strides, leaves, tree_map, usable, usable_tensor
+from exempla.oracles.factors import as_slice
 from exempla.oracles.torch.restore import random_state, restore_random_state
 
 _EMPTY = "the data is empty: there is no example to score."
@@ -52,6 +51,89 @@ _STREAMS: WeakKeyDictionary[Any, list[Any]] = WeakKeyDictionary()
 
 _Piece = tuple[np.ndarray, Any]
 """Positions, and the batch of the examples there."""
+_WIDE_UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
+"""Types that torch stores but hardly computes with."""
+
+
+def tree_map(function: Callable[[Any], Any], tree: Any) -> Any:
+    """Apply the function to every leaf of nested lists, tuples and dictionaries."""
+    if hasattr(tree, "__array__"):
+        return function(tree)
+    if isinstance(tree, dict) or (hasattr(tree, "keys") and hasattr(tree, "__getitem__")):
+        return {key: tree_map(function, tree[key]) for key in tree.keys()}  # noqa: SIM118
+    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
+        return type(tree)(*(tree_map(function, v) for v in tree))
+    if isinstance(tree, (list, tuple)):
+        return type(tree)(tree_map(function, v) for v in tree)
+    return function(tree)
+
+
+def leaves(tree: Any) -> list[Any]:
+    """Return the leaves that `tree_map` visits, in order."""
+    found: list[Any] = []
+    tree_map(found.append, tree)
+    return found
+
+
+def _usable(value: Any) -> Any:
+    """Return arrays and frames as tensors, and anything that is not an array unchanged.
+
+    >>> _usable(np.array([1, 2], dtype=">i4"))
+    tensor([1, 2], dtype=torch.int32)
+    """
+    if is_sparse(value):
+        raise ExemplaError("a sparse matrix cannot be given to a network: give X.toarray().")
+    if isinstance(value, Tensor):
+        return usable_tensor(value)
+    if not hasattr(value, "__array__"):
+        return value
+    refuse_masked(value, "the data")
+    array = np.asarray(value)
+    if array.dtype.kind not in "biuf":
+        raise ExemplaError(
+            f"an array of type {array.dtype} cannot be given to a network: encode it as numbers "
+            "(class labels as 0, 1, 2, …; for raw texts give a pipeline, which has a tokenizer)."
+        )
+    if array.dtype.itemsize > 8:  # torch has no longer numbers
+        array = array.astype(np.float64)
+    array = _forward_strides(native(array))
+    return usable_tensor(torch.as_tensor(array if array.flags.writeable else array.copy()))
+
+
+def _forward_strides(value: Any) -> Any:
+    """Copy an array with negative strides (`x[::-1]`), which torch cannot read."""
+    if isinstance(value, np.ndarray) and any(stride < 0 for stride in value.strides):
+        return value.copy()
+    return value
+
+
+def usable_tensor(tensor: Tensor) -> Tensor:
+    """Return the tensor in a type that networks compute with; refuse it if it has no real values.
+
+    Raises
+    ------
+    ExemplaError
+        If the tensor is on the meta device, sparse, nested, complex or quantized, or holds whole
+        numbers above 2**63.
+    """
+    uneven = tensor.is_nested or tensor.layout != torch.strided
+    for wrong, message in (
+        (tensor.is_meta, "a tensor on the meta device has no values: load the data first."),
+        (uneven, "a sparse or nested tensor cannot be read by rows: give a dense one."),
+        (tensor.is_complex(), "a complex tensor has no likelihood here: give real numbers."),
+        (tensor.is_quantized, "a quantized tensor has no gradient: give tensor.dequantize()."),
+    ):
+        if wrong:
+            raise ExemplaError(message)
+    if tensor.dtype in _WIDE_UNSIGNED:
+        as_signed = tensor.to(torch.int64)
+        if bool((as_signed < 0).any()):
+            raise ExemplaError("whole numbers above 2**63 cannot be given to a network.")
+        tensor = as_signed
+    if not tensor.is_inference():
+        return tensor
+    with torch.inference_mode(False):  # autograd takes no tensor made in inference mode
+        return tensor.clone()
 
 
 class ExampleSource(ABC):
@@ -73,12 +155,15 @@ class ExampleSource(ABC):
     def read(self, positions: np.ndarray) -> Iterator[_Piece]:
         """Yield (positions, collated batch), in several pieces if examples cannot be stacked."""
 
+    def fix_augmentation(self) -> None:  # noqa: B027 - arrays have none
+        """Warn if two reads of an item differ, and seed the reads if that makes them equal."""
+
 
 class ArraySource(ExampleSource):
     """Arrays with one row per example, nested as the user gave them."""
 
     def __init__(self, arrays: Any) -> None:
-        self.arrays = tree_map(usable, arrays)
+        self.arrays = tree_map(_usable, arrays)
         sizes = [len(t) for t in leaves(self.arrays) if _has_rows(t)]
         if not sizes:
             raise ExemplaError("the data holds no array: give (X, y) with one row per example.")
@@ -93,11 +178,7 @@ class ArraySource(ExampleSource):
         return self.count
 
     def read(self, positions: np.ndarray) -> Iterator[_Piece]:
-        first, last = int(positions[0]), int(positions[-1])
-        if last - first + 1 == len(positions) and bool((np.diff(positions) == 1).all()):
-            index: Any = slice(first, last + 1)  # a view: nothing is copied
-        else:
-            index = torch.as_tensor(positions)
+        index = as_slice(positions)
         yield positions, tree_map(lambda t: t[index] if _has_rows(t) else t, self.arrays)
 
 
@@ -129,7 +210,22 @@ class _ItemSource(ExampleSource):
     def whole_batches(self, size: int) -> int:
         return size - size % self.collated if self.collated and size > self.collated else size
 
-    def varies(self) -> bool:
+    def fix_augmentation(self) -> None:
+        if not self._varies():
+            return
+        self.seeded = True
+        what = (
+            "the scores are of one random version of each; give the dataset without augmentation."
+        )
+        if not self._varies():
+            what = "each is scored in one version, drawn by its position, the same at every read."
+        warnings.warn(
+            f"reading an example twice gives different values (random augmentation?): {what}",
+            ExemplaWarning,
+            stacklevel=4,
+        )
+
+    def _varies(self) -> bool:
         """Return True if reading one of a few items twice gives different values."""
         some = sorted({0, self.count // 2, self.count - 1})
         return any(not _same(*self._items([i]), *self._items([i])) for i in some)
@@ -137,11 +233,15 @@ class _ItemSource(ExampleSource):
     def _items(self, positions: Iterable[int]) -> list[Any]:
         if not self.seeded:
             return [self._item(int(i)) for i in positions]
-        found = []
-        with _seeding() as seed:
-            for i in positions:
-                seed(int(i))
-                found.append(self._item(int(i)))
+        before, found = random_state(), []
+        try:
+            for i in map(int, positions):
+                random.seed(i)
+                np.random.seed(i % 2**32)  # noqa: NPY002 - the global one, which datasets use
+                torch.manual_seed(i)
+                found.append(self._item(i))
+        finally:
+            restore_random_state(before)
         return found
 
     def _item(self, i: int) -> Any:
@@ -211,7 +311,7 @@ def _brief_error(error: Exception) -> str:
 
 def _readable(value: Any) -> Any:
     """Check one part of an item before it is collated."""
-    return usable_tensor(value) if isinstance(value, Tensor) else forward_strides(value)
+    return usable_tensor(value) if isinstance(value, Tensor) else _forward_strides(value)
 
 
 def _has_rows(value: Any) -> bool:
@@ -442,40 +542,6 @@ def _examples_of(batch: Any) -> list[Any]:
     if not sizes:
         return [batch]
     return [tree_map(lambda t, i=i: t[i] if _has_rows(t) else t, batch) for i in range(sizes[0])]
-
-
-# ---- random augmentation
-
-
-def warn_of_augmentation(source: ExampleSource) -> None:
-    """Warn if two reads of an item differ, and seed the reads if that makes them equal."""
-    if not isinstance(source, _ItemSource) or not source.varies():
-        return
-    source.seeded = True
-    what = "the scores are of one random version of each; give the dataset without augmentation."
-    if not source.varies():
-        what = "each is scored in one version, drawn by its position, the same at every read."
-    warnings.warn(
-        f"reading an example twice gives different values (random augmentation?): {what}",
-        ExemplaWarning,
-        stacklevel=4,
-    )
-
-
-@contextmanager
-def _seeding() -> Iterator[Callable[[int], None]]:
-    """Provide a function that seeds every generator; restore their states at the end."""
-    before = random_state()
-
-    def seed(position: int) -> None:
-        random.seed(position)
-        np.random.seed(position % 2**32)  # noqa: NPY002 - the global one, which datasets use
-        torch.manual_seed(position)
-
-    try:
-        yield seed
-    finally:
-        restore_random_state(before)
 
 
 def _same(one: Any, other: Any) -> bool:

@@ -4,7 +4,7 @@ For each of the three examples, a random direction of its outputs is pulled back
 output of a use, the gradient can then be non-zero only where that sample stands: this finds the
 layout and proves it. The gradients of the parameters by plain autograd are compared with the scores
 that the uses give; a parameter that does not agree goes to the fallback. The gradients of a large
-model are not held together: those of some blocks are pulled back again when they are compared.
+model are not held together: those of some blocks at a time are pulled back again to be compared.
 
 The survey runs in full single precision. On recent GPUs torch rounds the inputs of convolutions,
 and on request of matrix products, to TF32 (10 bits of mantissa instead of 23). Where a gradient is
@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from exempla.oracles.factors import Factors
+from exempla.oracles.torch.factors import widen
 from exempla.oracles.torch.layers import Block, Layout, Rows, Use, plan_blocks
 from exempla.oracles.torch.tape import CLONE, Tape, pull_back
 
@@ -132,40 +133,32 @@ def survey(forward: Callable[[], Tensor], parameters: Mapping[str, Tensor], n: i
 
 @dataclass
 class _Pulled:
-    """Gradients of each sample alone: at each use's output, and of each parameter."""
+    """Gradients of each sample alone: at each use's output, and on request of parameters."""
 
     outputs: Tensor
     cotangents: Tensor
     parameters: Mapping[str, Tensor]
     uses: list[list[Tensor | None]] = field(default_factory=list)
-    held: list[dict[str, Tensor | None]] = field(default_factory=list)
-    """Those of the parameters, sample by sample, if they fit in `HELD_BYTES`."""
     reached: set[str] = field(default_factory=set)
     """Parameters that any of the outputs depends on."""
     largest: float = 0.0
     """The largest entry of any gradient of a parameter."""
 
-    def alone(self, i: int) -> Tensor:
-        """Return the cotangent of one sample."""
-        one = torch.zeros_like(self.cotangents)
-        one[i] = self.cotangents[i]
-        return one
+    def of(self, i: int, wanted: Sequence[Any]) -> tuple[Tensor | None, ...]:
+        """Return the gradients at these tensors from the outputs of one sample."""
+        alone = torch.zeros_like(self.cotangents)
+        alone[i] = self.cotangents[i]
+        return pull_back(self.outputs, wanted, alone, again=True)
 
     def rows(self, names: Sequence[str]) -> list[dict[str, Tensor]]:
         """Return the gradients of these parameters, sample by sample, zero where unused."""
-        found = self.held
-        if not found:
-            wanted = [self.parameters[name] for name in names]
-            count = range(len(self.uses))
-            each = (pull_back(self.outputs, wanted, self.alone(i), again=True) for i in count)
-            found = [dict(zip(names, g, strict=True)) for g in each]
-        return [{x: _as_row(one[x], self.parameters[x]) for x in names} for one in found]
-
-
-def _as_row(gradient: Tensor | None, parameter: Tensor) -> Tensor:
-    """Return (1, …), in single precision at least."""
-    out = (torch.zeros_like(parameter) if gradient is None else gradient)[None]
-    return out.float() if out.dtype in (torch.float16, torch.bfloat16) else out
+        wanted = [self.parameters[name] for name in names]
+        found = []
+        for i in range(len(self.uses)):
+            pairs = zip(wanted, self.of(i, wanted), strict=True)
+            rows = [(torch.zeros_like(p) if g is None else g)[None] for p, g in pairs]
+            found.append(dict(zip(names, map(widen, rows), strict=True)))
+        return found
 
 
 def _pull_each(outputs: Tensor, tape: Tape, parameters: Mapping[str, Tensor], n: int) -> _Pulled:
@@ -173,16 +166,13 @@ def _pull_each(outputs: Tensor, tape: Tape, parameters: Mapping[str, Tensor], n:
     directions = torch.randn(outputs.shape, generator=generator, dtype=torch.float32)
     pulled = _Pulled(outputs, directions.to(outputs.device, outputs.dtype), parameters)
     edges: list[Any] = [use.edge for use in tape.uses]
-    fits = n * sum(p.nbytes for p in parameters.values()) <= HELD_BYTES
     for i in range(n):
-        g = pull_back(outputs, [*edges, *parameters.values()], pulled.alone(i), again=True)
+        g = pulled.of(i, [*edges, *parameters.values()])
         pulled.uses.append(list(g[: len(edges)]))
         own = dict(zip(parameters, g[len(edges) :], strict=True))
         pulled.reached |= {name for name, x in own.items() if x is not None}
         sizes = (float(x.abs().max()) for x in own.values() if x is not None and x.numel())
         pulled.largest = max(pulled.largest, *sizes, 0.0)
-        if fits:
-            pulled.held.append(own)
     return pulled
 
 
@@ -277,7 +267,7 @@ def _verify(
     rows = pulled.rows(sorted(found.fallback)) if found.fallback else []
     found.references = {x: torch.cat([row[x] for row in rows]) for x in found.fallback}
     held = sum(use.x.nbytes for use in tape.uses if use.x is not None)
-    held += sum(g.numel() * 4 for g in total if g is not None)
+    held += sum(g.nbytes for g in total if g is not None)
     found.row_bytes = held / n + 4 * sum(shapes[x].numel() for x in found.fallback)
 
 

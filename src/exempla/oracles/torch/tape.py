@@ -24,27 +24,13 @@ from torch.autograd.graph import get_gradient_edge
 from torch.overrides import TorchFunctionMode
 
 from exempla.oracles.torch.layers import StackUse, Use, repeated
-from exempla.oracles.torch.operations import (
-    MATMULS,
-    RECURRENT,
-    attention,
-    describe,
-    embedding_bag,
-    is_packed,
-)
+from exempla.oracles.torch.operations import EXPANDED, MATMULS, describe, is_packed
 
 CLONE = -2
 """Treatment: copy the output, because an in-place operation on a view would lose its edge."""
 
 _TRANSPOSES = (Tensor.transpose, torch.transpose, torch.swapaxes, Tensor.swapaxes)
 _GROUPED = (getattr(torch, "_grouped_mm", None), getattr(F, "grouped_mm", None))
-_EXPANDED: dict[Any, Any] = {
-    F.multi_head_attention_forward: attention,
-    F.embedding_bag: embedding_bag,
-    **RECURRENT,
-}
-"""Functions with parameters inside, and the same computation in single products (which return None
-for rare options)."""
 
 
 class _View(NamedTuple):
@@ -191,7 +177,7 @@ class Tape(TorchFunctionMode):
             if not self.gathered and func in _GATHERING:
                 self.gathered = _GATHERING[func](self.n, *args, **kwargs)
             return func(*args, **kwargs)
-        expanded = _EXPANDED.get(func)
+        expanded = EXPANDED.get(func)
         if expanded is not None:
             with self:  # so that each of its products is seen
                 out = expanded(*args, **kwargs)

@@ -16,47 +16,40 @@ Where boosting starts is held fixed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_array
+from scipy.special import softmax
 
 from exempla.errors import ExemplaError, UnsupportedModelError
 from exempla.oracles.likelihoods import Bernoulli, Categorical, Gaussian, OneVsRest, Poisson
-from exempla.oracles.trees.leaves import LeafColumns, TreeExamples
-from exempla.oracles.trees.oracle import TreeOracle
+from exempla.oracles.trees.oracle import LeafExamples, TreeOracle
 
-__all__ = ["BoostingGradients", "boosting_gradients", "boosting_influence"]
+__all__ = ["boosting_gradients", "boosting_influence"]
 
 _STEP = 1e-4
 """Step of the central difference for the derivative of a Hessian."""
 _FAMILIES = (Bernoulli, Categorical, Gaussian, OneVsRest, Poisson)
 
 
-@dataclass(frozen=True)
-class BoostingGradients:
-    """Gradients of each test row's log-likelihood in the training rows, (n_train, n_test) each."""
-
-    weights: np.ndarray
-    """∂ log p / ∂ w_i: what a test row gains from more weight on training row i."""
-    residual: np.ndarray
-    """Label sensitivity times the final residual of row i."""
-    deviation: np.ndarray
-    """Label sensitivity times the deviation of row i's label from the starting prediction."""
-
-
 def boosting_gradients(
-    oracle: TreeOracle, train: TreeExamples, test: TreeExamples
-) -> BoostingGradients:
+    oracle: TreeOracle, train: LeafExamples, test: LeafExamples
+) -> tuple[np.ndarray, np.ndarray]:
     """Differentiate the log-likelihood of every test row through boosting.
 
     Parameters
     ----------
     oracle : TreeOracle
         The oracle of a boosted ensemble.
-    train, test : TreeExamples
+    train, test : LeafExamples
         Labelled examples that the oracle has read.
+
+    Returns
+    -------
+    weights, labels : ndarray of shape (n_train, n_test)
+        ∂ log p / ∂ w_i, what a test row gains from more weight on training row i; and the label
+        sensitivity times the final residual of row i.
 
     Raises
     ------
@@ -74,14 +67,15 @@ def boosting_gradients(
 def boosting_influence(explainer: Any, test: Any) -> np.ndarray:
     """Combine the Fisher influence of a boosted ensemble with the derivative through boosting.
 
-    The derivative is scaled to the norm of the Fisher influence for every test row, and the two are
-    averaged. docs/studies/trees.md reports how the combination was chosen and what it gains.
+    For every test row, the parts are scaled to the norm of the model's Fisher influence and
+    averaged: that influence, the influence averaged over earlier stages if the explainer has them,
+    and the derivative. docs/studies/trees.md reports how the combination was chosen and its gain.
 
     Parameters
     ----------
     explainer : Explainer
-        A fitted explainer whose first model is a boosted ensemble; for one that fits its training
-        data with certainty, use ``Explainer([model, *earlier_stages(model)])``.
+        A fitted ``Explainer([model, *earlier_stages(model)])`` of a boosted ensemble, or
+        ``Explainer(model)``, which is quicker and less accurate.
     test : (X, y)
         Labelled test examples.
 
@@ -109,118 +103,79 @@ def boosting_influence(explainer: Any, test: Any) -> np.ndarray:
     examples = first.oracle.read(test, role="test")
     if examples.codes is None:
         raise ExemplaError("The test data have no labels: give (X, y).")
-    fisher = explainer.influence(test)
-    through = boosting_gradients(first.oracle, first.train, examples).weights
-    sizes = [np.linalg.norm(each, axis=0, keepdims=True) for each in (fisher, through)]
-    return (fisher + through * (sizes[0] / np.maximum(sizes[1], 1e-300))) / 2
+    kernel = explainer.kernel("influence")
+    alone = type(kernel)(explainer.embeddings[:1], explainer.damping, "influence")
+    parts = [alone.influence(alone.query(test)).values]
+    if len(explainer.embeddings) > 1:
+        parts.append(explainer.influence(test))
+    parts.append(boosting_gradients(first.oracle, first.train, examples)[0])
+    norms = [np.linalg.norm(part, axis=0) for part in parts]
+    scaled = [p * (norms[0] / np.maximum(n, 1e-300)) for p, n in zip(parts, norms, strict=True)]
+    return np.mean(scaled, axis=0)
 
 
 class _ReversePass:
     """One reverse pass over the rounds of an ensemble, for all test rows at once."""
 
-    def __init__(self, oracle: TreeOracle, train: TreeExamples, test: TreeExamples) -> None:
-        self.oracle, self.train = oracle, train
-        self.family, self.reader = oracle.family, oracle._reader
-        self.columns, self.values = oracle._columns, oracle._values
-        self.leaves = next(train.batches(len(train))).inputs.astype(np.int64)
-        self.test_leaves = next(test.batches(len(test))).inputs.astype(np.int64)
-        self.y: Any = train.codes
+    def __init__(self, oracle: TreeOracle, train: LeafExamples, test: LeafExamples) -> None:
+        self.oracle, self.train, self.family = oracle, train, oracle.family
+        self.leaves, self.test_leaves = (e.whole().astype(np.int64) for e in (train, test))
         self.w = np.ones((len(train), 1)) if train.weights is None else train.weights[:, None]
-        self.l2 = self.reader.l2 / self.family.loss_scale
-        self.n_rounds = max(len(c.trees) for c in self.columns)
-        start = np.asarray(oracle._base) + self._folded_start(oracle)
-        self.start = np.tile(start, (len(train), 1))
-        self.before = [self.start]
-        for stage in range(1, self.n_rounds + 1):
-            self.before.append(oracle._outputs(self.leaves, stage))
-        final = oracle._outputs(self.test_leaves)
-        self.pull = self.family.score(final, test.codes)
-        self.factor = self._library_factor()
+        self.rounds = max(len(c.trees) for c in oracle._columns)
+        start = np.asarray(oracle._base) + self._folded_start()
+        self.before = [np.tile(start, (len(train), 1))]
+        self.before += [oracle._outputs(self.leaves, k) for k in range(1, self.rounds + 1)]
+        self.pull = self.family.score(oracle._outputs(self.test_leaves), test.codes)
+        # κ, by which the library's steps exceed Σ s / (Σ h + l2)
+        value, step, H, _ = oracle.newton_steps(train)
+        dots, squares = H @ (value * step) / oracle._reader.rate, H @ step**2
+        self.factor = dots / squares if dots > 0 and squares > 0 else 1.0
 
-    def _folded_start(self, oracle: TreeOracle) -> np.ndarray:
+    def _folded_start(self) -> np.ndarray:
         """Return the starting point that LightGBM adds to its first trees, or zeros."""
-        none = np.zeros(oracle._n_outputs)
-        if not self.reader.folds_start:
-            return none
+        outputs = self.oracle._n_outputs
+        if not self.oracle._reader.folds_start:
+            return np.zeros(outputs)
         one_hot = isinstance(self.family, Categorical | OneVsRest)
-        y = np.eye(oracle._n_outputs)[self.y] if one_hot else np.asarray(self.y, dtype=np.float64)
+        y: Any = np.asarray(self.train.codes)
+        y = np.eye(outputs)[y] if one_hot else y.astype(np.float64)
         mean = np.average(y.reshape(len(y), -1), axis=0, weights=self.w[:, 0])
         if isinstance(self.family, Gaussian):
             return mean
         tiny = np.finfo(np.float64).tiny
-        if isinstance(self.family, Bernoulli | OneVsRest):
-            return np.log(np.maximum(mean, tiny)) - np.log(np.maximum(1 - mean, tiny))
-        return np.log(np.maximum(mean, tiny))
+        odds = isinstance(self.family, Bernoulli)  # OneVsRest is one too
+        return np.log(np.maximum(mean, tiny)) - odds * np.log(np.maximum(1 - mean, tiny))
 
-    def _hessian(self, F: np.ndarray) -> np.ndarray:
-        """Return the unweighted diagonal Hessians, (outputs, n, 1)."""
-        return (self.oracle.newton_terms(F, self.train)[1] / self.w).T[:, :, None]
-
-    def _steps(self, c: LeafColumns, at: int) -> tuple[int, np.ndarray, np.ndarray]:
-        """Return a tree, its training leaves, and its leaf values without the learning rate."""
-        tree = int(c.trees[at])
-        first = int(c.starts[at])
-        place = next(i for i, other in enumerate(self.columns) if other is c)
-        value = self.values[place][first : first + int(c.sizes[at])]
-        return tree, self.leaves[:, tree], value / self.reader.rate
-
-    def _library_factor(self) -> float:
-        """Return κ, by which the library's steps exceed Σ s / (Σ h + l2)."""
-        dots = squares = 0.0
-        for stage in range(1, min(self.n_rounds, 6)):
-            s, h = self.oracle.newton_terms(self.before[stage], self.train)
-            for c in self.columns:
-                if stage >= len(c.trees):
-                    continue
-                _, leaf, value = self._steps(c, stage)
-                for j, o in enumerate(c.outputs):
-                    G, H = self._sums(leaf, len(value), s[:, o], h[:, o])
-                    expected = G / np.maximum(H + self.l2, 1e-300)
-                    dots += float(H @ (value[:, j] * expected))
-                    squares += float(H @ expected**2)
-        return dots / squares if dots > 0 and squares > 0 else 1.0
-
-    @staticmethod
-    def _sums(leaf: np.ndarray, size: int, *each: np.ndarray) -> list[np.ndarray]:
-        return [np.bincount(leaf, weights=one, minlength=size) for one in each]
-
-    def run(self) -> BoostingGradients:
+    def run(self) -> tuple[np.ndarray, np.ndarray]:
         """Go through the rounds in reverse."""
-        n, m, outputs = len(self.leaves), len(self.test_leaves), self.start.shape[1]
-        adjoint = np.zeros((outputs, n, m))
+        reader, scale = self.oracle._reader, self.family.loss_scale
+        n, m, outputs = len(self.leaves), len(self.test_leaves), self.pull.shape[1]
+        adjoint, labels = np.zeros((outputs, n, m)), np.zeros((outputs, n, m))
         weights = np.zeros((n, m))
-        labels = np.zeros((outputs, n, m))
-        per_label = 1.0 / self.family.loss_scale
-        for stage in reversed(range(self.n_rounds)):
+        for stage in reversed(range(self.rounds)):
             F = self.before[stage]
             s, h = self.oracle.newton_terms(F, self.train)
             direct = np.zeros((outputs, n, m))  # adjoint of each row's score
             curved = np.zeros((outputs, n, m))  # adjoint of each row's Hessian
-            for c in self.columns:
+            for c in self.oracle._columns:
                 if stage >= len(c.trees):
                     continue
-                tree, leaf, value = self._steps(c, stage)
-                inside = csr_array((np.ones(n), (leaf, np.arange(n))), shape=(len(value), n))
-                here = self.test_leaves[:, tree][None, :] == np.arange(len(value))[:, None]
+                tree, size = int(c.trees[stage]), int(c.sizes[stage])
+                leaf = self.leaves[:, tree]
+                inside = csr_array((np.ones(n), (leaf, np.arange(n))), shape=(size, n))
+                here = self.test_leaves[:, tree][None, :] == np.arange(size)[:, None]
                 for o in c.outputs:
-                    G, H = self._sums(leaf, len(value), s[:, o], h[:, o])
-                    D = np.maximum(H + self.l2, 1e-300)
-                    theta = G / D
-                    step = self.reader.rate * (here * self.pull[:, o] + inside @ adjoint[o])
+                    D = np.maximum(inside @ h[:, o] + reader.l2 / scale, 1e-300)
+                    theta = (inside @ s[:, o] / D)[leaf]
+                    step = reader.rate * (here * self.pull[:, o] + inside @ adjoint[o])
                     u = (self.factor * step / D[:, None])[leaf]
-                    weights += u * (s[:, o] - theta[leaf] * h[:, o])[:, None]
-                    labels[o] += u * (self.w * per_label)
+                    weights += u * (s[:, o] - theta * h[:, o])[:, None]
+                    labels[o] += u * (self.w / scale)
                     direct[o] += u
-                    curved[o] -= u * theta[leaf][:, None]
+                    curved[o] -= u * theta[:, None]
             self._carry(adjoint, direct, curved, F)
-        score = self.family.score
-        residual = score(self.before[-1], self.y) * self.family.loss_scale
-        deviation = score(self.start, self.y) * self.family.loss_scale
-        return BoostingGradients(
-            weights,
-            np.einsum("onm,no->nm", labels, residual),
-            np.einsum("onm,no->nm", labels, deviation),
-        )
+        residual = self.family.score(self.before[-1], self.train.codes) * scale
+        return weights, np.einsum("onm,no->nm", labels, residual)
 
     def _carry(
         self, adjoint: np.ndarray, direct: np.ndarray, curved: np.ndarray, F: np.ndarray
@@ -228,11 +183,14 @@ class _ReversePass:
         """Add the adjoint of the outputs F that the scores and Hessians of a round depend on."""
         w = self.w.T[:, :, None]
         if isinstance(self.family, Categorical):
-            p = np.exp(F - F.max(axis=1, keepdims=True))
-            p = (p / p.sum(axis=1, keepdims=True)).T[:, :, None]
+            p = softmax(F, axis=1).T[:, :, None]
             # s_o = y_o − p_o and h_o = p_o(1 − p_o): both through ∂p_o/∂F_k = p_o(δ_ok − p_k)
             back = p * (curved * (1 - 2 * p) - direct)
             adjoint += w * (back - p * back.sum(axis=0))
             return
         slope = (self._hessian(F + _STEP) - self._hessian(F - _STEP)) / (2 * _STEP)
         adjoint += w * (curved * slope - direct * self._hessian(F))
+
+    def _hessian(self, F: np.ndarray) -> np.ndarray:
+        """Return the unweighted diagonal Hessians, (outputs, n, 1)."""
+        return (self.oracle.newton_terms(F, self.train)[1] / self.w).T[:, :, None]

@@ -25,14 +25,13 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from exempla.data import n_rows, take_rows
-from exempla.errors import ExemplaError, UnsupportedModelError
+from exempla.errors import ExemplaError
 from exempla.oracles.base import Labels, Layer, RowExamples, ScoreRows
 from exempla.oracles.factors import Factors
 from exempla.oracles.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
-from exempla.oracles.sklearn.base import OutputOracle, keep_layers
-from exempla.oracles.sklearn.data import Batch, class_weights
-from exempla.oracles.trees.leaves import number_leaves
-from exempla.oracles.trees.oracle import refused_rows
+from exempla.oracles.sklearn.base import Batch, OutputOracle, class_weights, keep_layers
+from exempla.oracles.trees.oracle import refusing_rows
+from exempla.oracles.trees.readers import LeafReader, number_leaves, refuse
 
 __all__ = ["ForestOracle"]
 
@@ -48,16 +47,28 @@ _NOTE = (
 )
 
 
-class _ForestLeaves:
+class _ForestLeaves(LeafReader):
     """Leaves of `RandomForest…` and `ExtraTrees…` with bootstrap samples."""
 
     def __init__(self, model: Any) -> None:
         self.model = model
-        _refuse_forest(model)
+        name, criterion = type(model).__name__, getattr(model, "criterion", None)
+        per_tree = getattr(model, "class_weight", None) == "balanced_subsample"
+        refuse(
+            {
+                f"{name}(bootstrap=False) grows every tree on all rows, so no row is out of bag: "
+                f"use {name}(bootstrap=True).": not model.bootstrap,
+                f"This {name} predicts several outputs at once: explain one model per "
+                "output.": model.n_outputs_ > 1,
+                f"{name}(class_weight='balanced_subsample') has different class weights in every "
+                "tree: use class_weight='balanced'.": per_tree,
+                f"{name}(criterion={criterion!r}) does not predict weighted means of its rows: "
+                "use criterion='squared_error'.": criterion in ("absolute_error", "poisson"),
+            }
+        )
         trees = [one.tree_ for one in model.estimators_]
         self._is_leaf = [tree.children_left < 0 for tree in trees]
         self.sizes = np.array([leaf.sum() for leaf in self._is_leaf])
-        self.starts = np.concatenate([[0], np.cumsum(self.sizes)[:-1]]).astype(np.int64)
         self.classes = getattr(model, "classes_", None)
         values = [tree.value[leaf, 0, :] for tree, leaf in zip(trees, self._is_leaf)]
         self.values = np.concatenate(values).astype(np.float64)
@@ -68,15 +79,10 @@ class _ForestLeaves:
         self.totals = np.concatenate(weights)
         """(Σ sizes,) weight of the rows in each leaf; a row drawn twice counts twice."""
 
-    @property
-    def n_trees(self) -> int:
-        return len(self.sizes)
-
     def leaves(self, X: Any) -> np.ndarray:
-        """Return the (n, T) leaf of every tree that each row falls into, counted from 0."""
         return number_leaves(np.asarray(self.model.apply(X), dtype=np.int64), self._is_leaf)
 
-    def predictions(self, X: Any) -> np.ndarray:
+    def margins(self, X: Any) -> np.ndarray:
         """Return the forest's own (n, classes) probabilities or (n, 1) numbers."""
         found = self.model.predict(X) if self.classes is None else self.model.predict_proba(X)
         return np.asarray(found, dtype=np.float64).reshape(len(found), -1)
@@ -114,30 +120,6 @@ def _not_its_data(model: Any) -> ExemplaError:
         "on, in the same order. A forest is explained by the rows that each tree drew: give its "
         "own training data."
     )
-
-
-def _refuse_forest(model: Any) -> None:
-    """Raise for forests without out-of-bag weights."""
-    name = type(model).__name__
-    if not model.bootstrap:
-        raise UnsupportedModelError(
-            f"{name}(bootstrap=False) grows every tree on all rows, so no row is out of bag: use "
-            f"{name}(bootstrap=True)."
-        )
-    if model.n_outputs_ > 1:
-        raise UnsupportedModelError(
-            f"This {name} predicts several outputs at once: explain one model per output."
-        )
-    if getattr(model, "class_weight", None) == "balanced_subsample":
-        raise UnsupportedModelError(
-            f"{name}(class_weight='balanced_subsample') has different class weights in every "
-            "tree: use class_weight='balanced'."
-        )
-    if getattr(model, "criterion", None) in ("absolute_error", "poisson"):
-        raise UnsupportedModelError(
-            f"{name}(criterion={model.criterion!r}) does not predict weighted means of its rows: "
-            "use criterion='squared_error'."
-        )
 
 
 @dataclass(frozen=True)
@@ -188,16 +170,12 @@ class ForestOracle(OutputOracle):
         return X, None  # scikit-learn checks them, see `_examples`
 
     def _examples(self, X: Any, transform: Any, role: str, **fields: Any) -> _ForestExamples:
-        try:
+        with refusing_rows():
             leaves = self._leaves(X)
-        except ExemplaError:
-            raise
-        except Exception as error:  # whatever scikit-learn raises, the data cause it
-            raise refused_rows(error) from error
         counts = None
         if role == "train":
             counts = self._counts(leaves, fields["codes"], fields["weights"])
-        outputs = self._as_outputs(self._predicted(leaves, counts))
+        outputs = self._as_outputs(self._mean_values(leaves, counts))
         # weights are part of the counts
         return _ForestExamples(leaves, counts=counts, outputs=outputs, **fields)
 
@@ -206,8 +184,8 @@ class ForestOracle(OutputOracle):
         ready = np.asarray(ready) if isinstance(ready, list) else ready
         leaves = self._reader.leaves(ready).astype(np.int32)
         some = np.arange(min(_CHECKED_ROWS, n_rows(ready)))
-        own = self._reader.predictions(take_rows(ready, some))
-        if not np.allclose(self._predicted(leaves[some], None), own, rtol=1e-9, atol=1e-9):
+        own = self._reader.margins(take_rows(ready, some))
+        if not np.allclose(self._mean_values(leaves[some], None), own, rtol=1e-9, atol=1e-9):
             raise ExemplaError(
                 f"The leaves of this {type(self._last).__name__} do not average to its own "
                 "predictions: exempla does not support this version of scikit-learn."
@@ -229,7 +207,7 @@ class ForestOracle(OutputOracle):
                 return weighted
         raise _not_its_data(self._last)
 
-    def _predicted(self, leaves: np.ndarray, counts: np.ndarray | None) -> np.ndarray:
+    def _mean_values(self, leaves: np.ndarray, counts: np.ndarray | None) -> np.ndarray:
         """Return the mean over trees of the leaf values.
 
         For training rows the mean is over the trees that did not draw them, or over all trees if

@@ -2,7 +2,9 @@
 
 With the structure of the trees fixed, outputs = base + Φθ with Φ the leaf indicators and θ the leaf
 values. The score of an example is its residual times the indicators of its leaves, and the Fisher
-is ΦᵀWΦ with the likelihood's weights. That other data would grow other trees is not modelled;
+is ΦᵀWΦ with the likelihood's weights. Trees that contribute to the same output form one layer; if
+leaves hold a value for every output, all trees form one layer. Indicator matrices are never dense.
+That other data would grow other trees is not modelled;
 docs/studies/trees.md measures how much this matters.
 
 **Damping.** A leaf's step η·G/(H + l2), with G and H its sums of gradients and Hessians when its
@@ -17,30 +19,37 @@ so single leaves need not be visited.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from copy import copy
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
+from scipy.sparse import csr_array
 
 from exempla.data import n_rows, take_rows
 from exempla.errors import ExemplaError, UnsupportedModelError
 from exempla.oracles.base import Layer
+from exempla.oracles.factors import Factors, Pairs
 from exempla.oracles.likelihoods import Likelihood
-from exempla.oracles.sklearn.base import BATCH_BYTES, OutputOracle, keep_layers
-from exempla.oracles.sklearn.data import Batch
-from exempla.oracles.sklearn.losses import AsymmetricLaplace
-from exempla.oracles.sklearn.unwrap import is_fitted, unwrap
-from exempla.oracles.trees.leaves import (
-    LeafFactors,
-    LeafPass,
-    TreeExamples,
-    columns_of,
-    summed_values,
-    values_of,
+from exempla.oracles.sklearn.base import (
+    BATCH_BYTES,
+    Batch,
+    OutputOracle,
+    SklearnExamples,
+    keep_layers,
 )
-from exempla.oracles.trees.readers import is_boosted, read_leaves
+from exempla.oracles.sklearn.losses import AsymmetricLaplace
+from exempla.oracles.sklearn.unwrap import is_boosted, unwrap
+from exempla.oracles.trees.readers import LeafReader, read_leaves
 
+MAX_KEPT_BYTES = 2**30
+"""Leaves are kept up to this size, and otherwise computed again when needed."""
+CHUNK_BYTES = 2**26
+"""Memory of the leaves that the library computes at a time, at eight bytes each."""
+_TREES_AT_A_TIME = 48
+"""Trees whose rows of a basis are summed together: they fit in the processor's cache."""
 _N_STAGES = 20
 """Stages of boosting at which the mean Hessian is computed; it changes slowly."""
 _CHECKED_ROWS = 256
@@ -60,6 +69,123 @@ _SATURATED = (
     "information about what they learnt: add earlier_stages(model), from "
     "exempla.oracles.trees.oracle, to the models"
 )
+
+
+@dataclass(frozen=True)
+class LeafColumns:
+    """The trees of one layer, and the columns of their leaves."""
+
+    trees: np.ndarray
+    """Positions among all trees."""
+    sizes: np.ndarray
+    """Number of leaves of each."""
+    outputs: np.ndarray
+    """The outputs that they add to."""
+
+    @staticmethod
+    def layers(reader: LeafReader, share: float = 1.0) -> list[LeafColumns]:
+        """Return the layers of an ensemble, restricted to the first `share` of its trees."""
+        found = []
+        for output in np.unique(reader.outputs):
+            trees = np.flatnonzero(reader.outputs == output)
+            trees = trees[: max(1, round(share * len(trees)))]
+            adds_to = np.arange(reader.n_outputs) if output < 0 else np.array([output])
+            found.append(LeafColumns(trees, reader.sizes[trees], adds_to))
+        return found
+
+    @property
+    def width(self) -> int:
+        return int(self.sizes.sum())
+
+    @cached_property
+    def starts(self) -> np.ndarray:
+        return np.concatenate([[0], np.cumsum(self.sizes)[:-1]]).astype(np.int64)
+
+    def first(self, count: int) -> LeafColumns:
+        """Return the same for the first trees."""
+        return replace(self, trees=self.trees[:count], sizes=self.sizes[:count])
+
+    def inputs(self, leaves: np.ndarray) -> csr_array:
+        """Return the (n, width) indicators of (n, T) leaves of all trees."""
+        here = leaves if len(self.trees) == leaves.shape[1] else leaves[:, self.trees]
+        return _indicators(here + self.starts.astype(np.int32), self.width)
+
+    def values(self, reader: LeafReader) -> np.ndarray:
+        """Return the leaf values, (width, outputs of the layer)."""
+        pairs = zip(reader.starts[self.trees], self.sizes, strict=True)
+        return np.concatenate([reader.values[start : start + size] for start, size in pairs])
+
+
+def _indicators(columns: np.ndarray, width: int, dtype: Any = np.float64) -> csr_array:
+    """Return a matrix with ones at these columns, the same number in every row."""
+    ends = np.arange(0, columns.size + 1, columns.shape[1], dtype=np.int32)
+    columns = columns.astype(np.int32, copy=False).ravel()
+    return csr_array((np.ones(len(columns), dtype), columns, ends), shape=(len(ends) - 1, width))
+
+
+def summed_values(
+    columns: list[LeafColumns], values: list[np.ndarray], leaves: np.ndarray, outputs: int
+) -> np.ndarray:
+    """Return the sum of each row's leaf values, (n, outputs)."""
+    total = np.zeros((len(leaves), outputs))
+    for c, value in zip(columns, values, strict=True):
+        if len(c.trees):
+            total[:, c.outputs] += c.inputs(leaves) @ value[: c.width]
+    return total
+
+
+class LeafFactors(Factors):
+    """Scores whose inputs are leaf indicators.
+
+    Their projection onto a sketch is a sum of rows of its basis, computed in single precision, some
+    trees at a time; exact products stay in double precision.
+    """
+
+    def project_pairs(self, basis_in: Any, basis_out: Any, pairs: Pairs) -> Any:
+        leaves = self.a.indices.reshape(len(self), -1)  # one per tree, each with value 1
+        table = np.asarray(basis_in, dtype=np.float32)
+        inputs = np.zeros((len(self), table.shape[1]), dtype=np.float32)
+        for start in range(0, leaves.shape[1], _TREES_AT_A_TIME):
+            some = leaves[:, start : start + _TREES_AT_A_TIME]
+            inputs += _indicators(some, len(table), np.float32) @ table
+        outputs = (self.g @ basis_out).astype(np.float32)
+        if not np.array_equal(pairs.inputs, np.arange(inputs.shape[1])):
+            inputs = inputs[:, pairs.inputs]
+        inputs *= outputs if outputs.shape[1] == 1 else outputs[:, pairs.outputs]
+        return inputs
+
+    def take(self, positions: np.ndarray) -> Factors:
+        return LeafFactors(self.a[positions], self.g[positions])
+
+
+@dataclass(frozen=True)
+class LeafPass:
+    """Compute the leaves of raw rows (a class, not a closure, so that it can be pickled)."""
+
+    leaves: Callable[[Any], np.ndarray]
+    transform: Callable[[Any], Any] | None
+    n_trees: int
+    dtype: np.dtype
+
+    def prepared(self, X: Any) -> Any:
+        """Return the rows as the trees see them."""
+        X = X if self.transform is None else self.transform(X)
+        return np.asarray(X) if isinstance(X, list) else X
+
+    def __call__(self, X: Any) -> np.ndarray:
+        n, step = n_rows(X), max(1, CHUNK_BYTES // (8 * self.n_trees))
+        out = np.empty((n, self.n_trees), dtype=self.dtype)
+        for start in range(0, n, step):
+            rows = np.arange(start, min(start + step, n))
+            out[rows[0] : rows[-1] + 1] = self.leaves(self.prepared(take_rows(X, rows)))
+        return out
+
+
+class LeafExamples(SklearnExamples):
+    """Examples of an ensemble: X holds their (n, T) leaves, if these are not too large to keep."""
+
+    def _as_inputs(self, X: Any) -> Any:
+        return X
 
 
 class TreeOracle(OutputOracle):
@@ -90,17 +216,13 @@ class TreeOracle(OutputOracle):
         self._penalty: float | None = None
         super().__init__(model, likelihood, parameters)
 
-    def _is_fitted(self) -> bool:
-        # a library's own trained object has no `fit`
-        return not hasattr(self.model, "fit") or is_fitted(self.model)
-
     def _inspect(self, model: Any) -> None:
         self._reader = read_leaves(model)
         self._base = None
         self.family = self._agree(self._reader.family)
         self.likelihood = self.family.name
-        self._columns = columns_of(self._reader, self.share)
-        self._values = values_of(self._reader, self._columns)
+        self._columns = LeafColumns.layers(self._reader, self.share)
+        self._values = [c.values(self._reader) for c in self._columns]
         names = ["leaves"]
         if len(self._columns) > 1:
             names = [f"leaves{int(c.outputs[0])}" for c in self._columns]
@@ -124,10 +246,13 @@ class TreeOracle(OutputOracle):
 
     # ---- parameters
 
-    @property
-    def theta(self) -> np.ndarray:
-        """The leaf values of the kept layers."""
-        return np.concatenate([self._values[i].ravel() for i in self._kept])
+    def _blocks(self) -> list[np.ndarray]:
+        return [self._values[i] for i in self._kept]
+
+    def _set_blocks(self, blocks: list[np.ndarray]) -> None:
+        self._values = list(self._values)
+        for i, block in zip(self._kept, blocks, strict=True):
+            self._values[i] = block
 
     @property
     def theta_norm(self) -> float:
@@ -137,17 +262,6 @@ class TreeOracle(OutputOracle):
     def implicit_penalty(self) -> float | None:
         """The ridge that a learning rate is equivalent to."""
         return self._penalty
-
-    def at(self, theta: np.ndarray) -> TreeOracle:
-        """Return the same oracle at other leaf values; it scores examples this one has read."""
-        sizes = [self._values[i].size for i in self._kept]
-        if np.shape(theta) != (sum(sizes),):
-            raise ExemplaError(f"theta has shape {np.shape(theta)}; give ({sum(sizes)},) numbers.")
-        moved = copy(self)
-        moved._moved, moved._values = True, list(self._values)
-        for i, part in zip(self._kept, np.split(theta, np.cumsum(sizes)[:-1]), strict=True):
-            moved._values[i] = part.reshape(self._values[i].shape)
-        return moved
 
     # ---- reading
 
@@ -162,14 +276,13 @@ class TreeOracle(OutputOracle):
             return sample_weight
         return each[codes] if sample_weight is None else each[codes] * sample_weight
 
-    def _examples(self, X: Any, transform: Any, role: str, **fields: Any) -> TreeExamples:
-        try:
+    def _examples(self, X: Any, transform: Any, role: str, **fields: Any) -> LeafExamples:
+        read, size = self._read, n_rows(X) * self._reader.n_trees * self._read.dtype.itemsize
+        with refusing_rows():
             self._check_sums(X)
-            return TreeExamples.of(X, self._read, **fields)
-        except ExemplaError:
-            raise
-        except Exception as error:  # whatever the library raises, the data cause it
-            raise refused_rows(error) from error
+            if size > MAX_KEPT_BYTES:
+                return LeafExamples(X, transform=read, **fields)
+            return LeafExamples(read(X), made_bytes=size, **fields)
 
     def _check_sums(self, X: Any) -> None:
         """Check that leaf values add up to the library's own outputs, up to a constant.
@@ -177,9 +290,9 @@ class TreeOracle(OutputOracle):
         This makes the oracle correct for every library and version, or an error.
         """
         ready = self._read.prepared(take_rows(X, np.arange(min(_CHECKED_ROWS, n_rows(X)))))
-        everything, reader = columns_of(self._reader), self._reader
-        leaves, values = reader.leaves(ready), values_of(reader, everything)
-        offset = reader.margins(ready) - summed_values(everything, values, leaves, self._n_outputs)
+        reader, layers = self._reader, LeafColumns.layers(self._reader)
+        leaves, values = reader.leaves(ready), [c.values(reader) for c in layers]
+        offset = reader.margins(ready) - summed_values(layers, values, leaves, self._n_outputs)
         base = np.median(offset, axis=0) if self._base is None else self._base
         scale = 1.0 + np.abs(reader.values).max() * reader.n_trees
         if not np.all(np.abs(offset - base) <= reader.tolerance * scale):
@@ -190,14 +303,14 @@ class TreeOracle(OutputOracle):
             )
         self._base = base
 
-    def _learn(self, train: TreeExamples, mean_weight: float) -> None:
+    def _learn(self, train: LeafExamples, mean_weight: float) -> None:
         """Estimate the likelihood's scale and the penalty equivalent to the learning rate."""
         self.family = self._fit_family(train, "use fewer or smaller trees")
-        if train.leaves is not None and not self._moved:
-            self._check_steps(train, train.leaves)
+        if train.transform is None and not self._moved:
+            self._check_steps(train)
         n = len(train)
         some = train.take(np.unique(np.linspace(0, n - 1, min(n, _PENALTY_ROWS)).astype(np.int64)))
-        leaves = next(some.batches(len(some))).inputs
+        leaves = some.whole()
         used = sum(
             len(np.unique(leaves[:, c.trees] + c.starts)) * len(c.outputs) for c in self._columns
         )
@@ -206,11 +319,11 @@ class TreeOracle(OutputOracle):
         mean = float(np.mean([self._mean_hessian(leaves, some, s) for s in stages]))
         ridge = self._reader.l2 / self.family.loss_scale
         self._penalty = (mean * rounds / used + ridge / n) / self._reader.rate
-        left = self._mean_hessian(leaves, some, rounds)
-        saturated = self.share == 1.0 and left < _MIN_HESSIAN_SHARE * mean
+        self._hessian_left = self._mean_hessian(leaves, some, rounds) / mean
+        saturated = self.share == 1.0 and self._hessian_left < _MIN_HESSIAN_SHARE
         self.notes = self._remarks(_SATURATED if saturated else "")
 
-    def _check_steps(self, train: TreeExamples, leaves: np.ndarray) -> None:
+    def _check_steps(self, train: LeafExamples) -> None:
         """Raise if the leaf values are not Newton steps of the likelihood on these rows.
 
         Fitted models record neither offsets nor custom objectives of the native interfaces nor
@@ -219,26 +332,7 @@ class TreeOracle(OutputOracle):
         """
         if not self._reader.newton_steps or isinstance(self.family, AsymmetricLaplace):
             return  # for the latter, leaf values are quantiles
-        l2, parts = self._reader.l2 / self.family.loss_scale, []
-        rounds = max(len(c.trees) for c in self._columns)
-        for stage in range(1, min(rounds, _CHECKED_ROUNDS)):  # the first may include the start
-            s, h = self.newton_terms(self._outputs(leaves, stage), train)
-            for c, values in zip(self._columns, self._values, strict=True):
-                if stage >= len(c.trees):
-                    continue
-                leaf, first = leaves[:, c.trees[stage]].astype(np.int64), int(c.starts[stage])
-                size = int(c.sizes[stage])
-                large = np.bincount(leaf, minlength=size) >= 5
-                for j, o in enumerate(c.outputs):
-                    G, H = (np.bincount(leaf, each[:, o], size) for each in (s, h))
-                    D = np.maximum(H + l2, 1e-300)
-                    left = s[:, o] - (G / D)[leaf] * h[:, o]
-                    noise = np.bincount(leaf, left**2, size) / D / D  # D**2 is 0 in an empty leaf
-                    value = values[first : first + size, j]
-                    parts.append(np.stack([value, G / D, H, noise])[:, large])
-        if not parts:
-            return
-        value, step, H, noise = np.concatenate(parts, axis=1)
+        value, step, H, noise = self.newton_steps(train)
         norms = np.sqrt((H @ value**2) * (H @ step**2))
         if not norms > 0:
             return
@@ -255,6 +349,32 @@ class TreeOracle(OutputOracle):
                 "sample_weight); or other rows or labels than those it was trained on."
             )
 
+    def newton_steps(self, train: LeafExamples) -> np.ndarray:
+        """Compare the large leaves of the first rounds with Newton steps on the training rows.
+
+        Returns one column per leaf: its value, the Newton step Σ s / (Σ h + l2), Σ h, and the
+        sampling variance of the step.
+        """
+        leaves, l2 = train.whole(), self._reader.l2 / self.family.loss_scale
+        rounds = max(len(c.trees) for c in self._columns)
+        parts: list[Any] = [np.zeros((4, 0))]
+        for stage in range(1, min(rounds, _CHECKED_ROUNDS)):  # the first may include the start
+            s, h = self.newton_terms(self._outputs(leaves, stage), train)
+            for c, values in zip(self._columns, self._values, strict=True):
+                if stage >= len(c.trees):
+                    continue
+                leaf, first = leaves[:, c.trees[stage]].astype(np.int64), int(c.starts[stage])
+                size = int(c.sizes[stage])
+                large = np.bincount(leaf, minlength=size) >= 5
+                for j, o in enumerate(c.outputs):
+                    G, H = (np.bincount(leaf, each[:, o], size) for each in (s, h))
+                    D = np.maximum(H + l2, 1e-300)
+                    left = s[:, o] - (G / D)[leaf] * h[:, o]
+                    noise = np.bincount(leaf, left**2, size) / D / D  # D**2 is 0 in an empty leaf
+                    value = values[first : first + size, j]
+                    parts.append(np.stack([value, G / D, H, noise])[:, large])
+        return np.concatenate(parts, axis=1)
+
     def newton_terms(self, outputs: np.ndarray, train: Any) -> tuple[np.ndarray, np.ndarray]:
         """Return the weighted scores and diagonal Hessians of training rows at these outputs."""
         at, root = self.family.curvature_root(outputs, train.codes)
@@ -264,7 +384,7 @@ class TreeOracle(OutputOracle):
         w = 1.0 if train.weights is None else train.weights[:, None]
         return s * w, h * w
 
-    def _mean_hessian(self, leaves: np.ndarray, train: TreeExamples, stage: int) -> float:
+    def _mean_hessian(self, leaves: np.ndarray, train: LeafExamples, stage: int) -> float:
         """Return the mean trace of the output Fisher after the first `stage` rounds."""
         outputs, weights = self._outputs(leaves, stage), train.weights
         at, root = self.family.curvature_root(outputs, train.codes)
@@ -287,15 +407,21 @@ class TreeOracle(OutputOracle):
         kept = [self._columns[i] for i in self._kept]
         return tuple(LeafFactors(c.inputs(leaves), g[:, c.outputs]) for c in kept)
 
-    def _batches(self, examples: TreeExamples, copies: int = 1) -> Iterator[Batch]:
+    def _batches(self, examples: LeafExamples, copies: int = 1) -> Iterator[Batch]:
         return examples.batches(max(1, BATCH_BYTES // (12 * copies * self._reader.n_trees)))
 
 
-def refused_rows(error: Exception) -> ExemplaError:
-    """Return an error with the first line of what a library says against the user's rows."""
-    lines = str(error).strip().splitlines()
-    reason = lines[0].rstrip(".") if lines else type(error).__name__
-    return ExemplaError(f"The model refuses X ({reason}).")
+@contextmanager
+def refusing_rows() -> Iterator[None]:
+    """Turn what a library raises against the user's rows into an error with its first line."""
+    try:
+        yield
+    except ExemplaError:
+        raise
+    except Exception as error:  # whatever the library raises, the data cause it
+        lines = str(error).strip().splitlines()
+        reason = lines[0].rstrip(".") if lines else type(error).__name__
+        raise ExemplaError(f"The model refuses X ({reason}).") from error
 
 
 def earlier_stages(model: Any, shares: Sequence[float] = (0.2, 0.4, 0.6, 0.8)) -> list[TreeOracle]:
@@ -336,51 +462,3 @@ def earlier_stages(model: Any, shares: Sequence[float] = (0.2, 0.4, 0.6, 0.8)) -
     if not shares or not all(0 < share <= 1 for share in shares):
         raise ExemplaError(f"shares are {list(shares)}: give fractions of the trees, such as 0.5.")
     return [TreeOracle(model, share=float(share)) for share in shares]
-
-
-_SIZES = ("n_estimators", "iterations", "num_boost_round", "num_trees")
-
-
-def keep_size(fresh: Any, model: Any) -> None:
-    """Give an unfitted copy of a boosted model the number of trees that the model stopped at.
-
-    Early stopping uses validation rows that a refit does not have. Keeping the number of trees
-    makes refits differ from the model in their rows alone. `fresh` is changed in place.
-
-    >>> from sklearn.ensemble import GradientBoostingClassifier
-    >>> model = GradientBoostingClassifier()
-    >>> keep_size(model, model)  # it was not stopped early: nothing changes
-    """
-    last, new = unwrap(model).model, unwrap(fresh).model
-    if not is_boosted(last) or not hasattr(new, "set_params"):
-        return
-    kept = _stopped_at(last)
-    if kept is None:
-        return
-    given = new.get_params()
-    size = next((name for name in _SIZES if name in given), _SIZES[0])
-    changes: dict[str, Any] = {size: kept}
-    for name in ("early_stopping_rounds", "early_stopping_round"):
-        if given.get(name) is not None:
-            changes[name] = None
-    if given.get("use_best_model"):
-        changes["use_best_model"] = False
-    new.set_params(**changes)
-
-
-def _stopped_at(model: Any) -> int | None:
-    """Return the rounds after which early stopping on the caller's validation rows ended training.
-
-    scikit-learn's early stopping sets rows aside itself, in a refit as well.
-    """
-    library = type(model).__module__.partition(".")[0]
-    if library == "lightgbm":
-        best = model.best_iteration_ if model.__sklearn_is_fitted__() else None
-        return int(best) if best else None
-    if library == "xgboost" and getattr(model, "early_stopping_rounds", None) is not None:
-        fitted = model.__sklearn_is_fitted__()
-        best = model.get_booster().attr("best_iteration") if fitted else None
-        return None if best is None else int(best) + 1
-    if library == "catboost" and model.is_fitted() and model.get_best_iteration() is not None:
-        return int(model.tree_count_)
-    return None

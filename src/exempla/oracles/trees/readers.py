@@ -1,8 +1,16 @@
 """One leaf reader per boosting library: LightGBM, XGBoost, CatBoost and scikit-learn's two.
 
-LightGBM and XGBoost are read through `pred_leaf`, CatBoost through `calc_leaf_indexes`, and
-scikit-learn's GradientBoosting through `apply`. HistGradientBoosting has no public `apply`; its
-trees predict their leaf numbers once these replace the leaf values.
+With its structure fixed, a boosted ensemble is linear in its leaf values:
+
+    outputs(x) = base + Σ_t value[t, leaf_t(x)]
+
+A `LeafReader` says which leaf of every tree a row falls into, what the leaves add, which output
+each tree contributes to, and under which likelihood the ensemble was trained; the rest of the
+package does not depend on the library. Leaves are computed by the library itself, so missing values
+and categorical splits are handled as in its own predictions: LightGBM and XGBoost are read through
+`pred_leaf`, CatBoost through `calc_leaf_indexes`, and scikit-learn's GradientBoosting through
+`apply`. HistGradientBoosting has no public `apply`; its trees predict their leaf numbers once these
+replace the leaf values.
 """
 
 from __future__ import annotations
@@ -10,6 +18,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass
@@ -26,10 +35,80 @@ from exempla.oracles.likelihoods import (
     OneVsRest,
     Poisson,
 )
+from exempla.oracles.sklearn.base import class_weights
 from exempla.oracles.sklearn.losses import AsymmetricLaplace, CustomObjective
-from exempla.oracles.trees.leaves import LeafReader, number_leaves
 
-__all__ = ["is_boosted", "is_forest", "read_leaves"]
+__all__ = ["LeafReader", "number_leaves", "read_leaves", "refuse"]
+
+
+class LeafReader(ABC):
+    """The leaves of one fitted ensemble."""
+
+    model: Any
+    """The fitted model."""
+    sizes: np.ndarray
+    """(T,) number of leaves of each tree."""
+    outputs: np.ndarray
+    """(T,) output that each tree adds to; −1 if its leaves hold a value for every output."""
+    values: np.ndarray
+    """(Σ sizes, 1 or outputs) what each leaf adds, learning rate included, tree after tree."""
+    n_outputs: int
+    family: Likelihood
+    classes: np.ndarray | None = None
+    rate: float = 1.0
+    """Learning rate."""
+    l2: float = 0.0
+    """Added to a leaf's sum of Hessians before its step is computed."""
+    class_weight: dict | str | None = None
+    tolerance: float = 1e-9
+    """Largest difference between the library's outputs and the sum of leaf values, relative."""
+    newton_steps: bool = True
+    """True if leaf values are Newton steps on the training rows in the leaves of `leaves`."""
+    folds_start: bool = False
+    """True if the first tree of each output includes the starting point of boosting."""
+
+    @abstractmethod
+    def leaves(self, X: Any) -> np.ndarray:
+        """Return the (n, T) leaf of every tree that each row falls into, counted from 0."""
+
+    @abstractmethod
+    def margins(self, X: Any) -> np.ndarray:
+        """Return the library's own raw predictions, (n, outputs)."""
+
+    def weight_of_classes(self, codes: np.ndarray) -> np.ndarray | None:
+        """Return the factor of each class's loss in training; None if there is none."""
+        if self.class_weight is None or self.classes is None:
+            return None
+        return class_weights(self.class_weight, self.classes, codes, None)
+
+    @property
+    def n_trees(self) -> int:
+        return len(self.sizes)
+
+    @property
+    def starts(self) -> np.ndarray:
+        """(T,) position of each tree's first leaf among all leaves."""
+        return np.concatenate([[0], np.cumsum(self.sizes)[:-1]]).astype(np.int64)
+
+
+def number_leaves(nodes: np.ndarray, is_leaf: list[np.ndarray]) -> np.ndarray:
+    """Convert (n, T) node numbers to leaf numbers; `is_leaf` marks the leaves of each tree.
+
+    >>> number_leaves(np.array([[1], [4]]), [np.array([False, True, False, True, True])])
+    array([[0],
+           [2]])
+    """
+    out = np.empty(nodes.shape, dtype=np.int64)
+    for tree, leaf in enumerate(is_leaf):
+        out[:, tree] = (np.cumsum(leaf) - 1)[nodes[:, tree]]
+    return out
+
+
+def refuse(reasons: dict[str, bool]) -> None:
+    """Raise the first message whose reason holds against a model."""
+    for message, holds in reasons.items():
+        if holds:
+            raise UnsupportedModelError(message)
 
 
 def _family(known: dict[str, Likelihood], name: str, setting: str, shown: str = "") -> Likelihood:
@@ -60,11 +139,11 @@ class _Gradient:
 
 def _custom_family(objective: Callable[..., Any], n_outputs: int, discrete: bool) -> Likelihood:
     """Return the loss of a user's objective, which has to have one output."""
-    if n_outputs > 1:
-        raise UnsupportedModelError(
-            "This model was trained with a custom objective of several outputs, whose Hessian is "
-            "unknown: use a built-in objective, or one model per class."
-        )
+    several = (
+        "This model was trained with a custom objective of several outputs, whose Hessian is "
+        "unknown: use a built-in objective, or one model per class."
+    )
+    refuse({several: n_outputs > 1})
     return CustomObjective(_Gradient(objective), discrete)
 
 
@@ -150,7 +229,18 @@ class _LightGBMLeaves(LeafReader):
         self._booster = booster = getattr(model, "booster_", model)
         text = booster.model_to_string(num_iteration=1)
         self._settings = dict(re.findall(r"^\[(\w+): (.*)\]$", text, re.MULTILINE))
-        _refuse_lightgbm(self._settings)
+        kind = self._settings.get("boosting")
+        refuse(
+            {
+                "LightGBM's dart drops and rescales earlier trees while it grows new ones, so leaf "
+                "values cannot be traced to training rows: use boosting_type='gbdt'.": kind
+                == "dart",
+                "LightGBM's boosting_type='rf' is a forest: use scikit-learn's RandomForest, which "
+                "exempla supports, or boosting_type='gbdt'.": kind == "rf",
+                "LightGBM's linear_tree=True fits a linear model in every leaf instead of a value: "
+                "use linear_tree=False.": self._settings.get("linear_tree") == "1",
+            }
+        )
         each = booster.num_model_per_iteration()
         own: Any = getattr(model, "objective", None)
         self.family = (
@@ -202,34 +292,13 @@ def _leaf_values(booster: Any, trees: range) -> list[np.ndarray]:
     return [np.array([booster.get_leaf_output(t, i) for i in range(counts[t])]) for t in trees]
 
 
-def _refuse_lightgbm(settings: dict[str, str]) -> None:
-    """Raise for settings under which the model is not linear in leaf values."""
-    if settings.get("boosting") == "dart":
-        raise UnsupportedModelError(
-            "LightGBM's dart drops and rescales earlier trees while it grows new ones, so leaf "
-            "values cannot be traced to training rows: use boosting_type='gbdt'."
-        )
-    if settings.get("boosting") == "rf":
-        raise UnsupportedModelError(
-            "LightGBM's boosting_type='rf' is a forest: use scikit-learn's RandomForest, which "
-            "exempla supports, or boosting_type='gbdt'."
-        )
-    if settings.get("linear_tree") == "1":
-        raise UnsupportedModelError(
-            "LightGBM's linear_tree=True fits a linear model in every leaf instead of a value: "
-            "use linear_tree=False."
-        )
-
-
 def _lightgbm_family(text: str) -> Likelihood:
     """Return the likelihood of the objective that the model's text names."""
     found = re.search(r"^objective=(.*)$", text, re.MULTILINE)
     name, *more = found.group(1).split() if found else ["none"]
     settings = dict(part.split(":", 1) for part in more if ":" in part)
-    if float(settings.get("sigmoid", 1.0)) != 1.0:
-        raise UnsupportedModelError(
-            "LightGBM's sigmoid is not 1, so its outputs are not log-odds: use sigmoid=1."
-        )
+    skewed = float(settings.get("sigmoid", 1.0)) != 1.0
+    refuse({"LightGBM's sigmoid is not 1, so its outputs are not log-odds: use sigmoid=1.": skewed})
     alpha = re.search(r"^\[alpha: (.*)\]$", text, re.MULTILINE)
     known: dict[str, Likelihood] = {
         "binary": Bernoulli(),
@@ -254,7 +323,20 @@ class _XGBoostLeaves(LeafReader):
         self.model = model
         self._booster = booster = model.get_booster() if hasattr(model, "get_booster") else model
         learner = json.loads(booster.save_config())["learner"]
-        _refuse_xgboost(learner)
+        kind = learner["gradient_booster"]["name"]
+        strategy = learner["learner_train_param"]["multi_strategy"]
+        refuse(
+            {
+                "XGBoost's dart drops and rescales earlier trees while it grows new ones, so leaf "
+                "values cannot be traced to training rows: use booster='gbtree'.": kind == "dart",
+                f"XGBoost's booster={kind!r} has no trees: use booster='gbtree', or scikit-learn's "
+                "linear models.": kind != "gbtree",
+                "XGBoost's multi_strategy='multi_output_tree' is not supported, because its leaves "
+                "hold vectors: use 'one_output_per_tree'.": strategy != "one_output_per_tree",
+                "This XGBoost model predicts several targets at once: explain one model per "
+                "target.": int(learner["learner_model_param"]["num_target"]) > 1,
+            }
+        )
         self.n_outputs = max(1, int(learner["learner_model_param"]["num_class"]))
         own: Any = getattr(model, "objective", None)
         self.family = (
@@ -304,40 +386,14 @@ class _XGBoostLeaves(LeafReader):
         return np.asarray(self._booster.predict(data, iteration_range=self._range, **how))
 
 
-def _refuse_xgboost(learner: dict[str, Any]) -> None:
-    """Raise for settings under which the model is not linear in one value per leaf."""
-    kind = learner["gradient_booster"]["name"]
-    if kind == "dart":
-        raise UnsupportedModelError(
-            "XGBoost's dart drops and rescales earlier trees while it grows new ones, so leaf "
-            "values cannot be traced to training rows: use booster='gbtree'."
-        )
-    if kind != "gbtree":
-        raise UnsupportedModelError(
-            f"XGBoost's booster={kind!r} has no trees: use booster='gbtree', or scikit-learn's "
-            "linear models."
-        )
-    if learner["learner_train_param"]["multi_strategy"] != "one_output_per_tree":
-        raise UnsupportedModelError(
-            "XGBoost's multi_strategy='multi_output_tree' is not supported, because its leaves "
-            "hold vectors: use 'one_output_per_tree'."
-        )
-    if int(learner["learner_model_param"]["num_target"]) > 1:
-        raise UnsupportedModelError(
-            "This XGBoost model predicts several targets at once: explain one model per target."
-        )
-
-
 def _xgboost_family(learner: dict[str, Any]) -> Likelihood:
     """Return the likelihood of the model's objective."""
     objective = learner["objective"]
     text = objective.get("quantile_loss_param", {}).get("quantile_alpha", "0.5")
     levels = json.loads(text) if isinstance(text, str) else text
     levels = levels if isinstance(levels, list) else [levels]
-    if len(levels) > 1:
-        raise UnsupportedModelError(
-            "This XGBoost model predicts several quantiles at once: explain one model per quantile."
-        )
+    several = "This XGBoost model predicts several quantiles at once"
+    refuse({f"{several}: explain one model per quantile.": len(levels) > 1})
     known: dict[str, Likelihood] = {
         "binary:logistic": Bernoulli(),
         "binary:logitraw": Bernoulli(),
@@ -359,7 +415,15 @@ class _GradientBoostingLeaves(LeafReader):
 
     def __init__(self, model: Any) -> None:
         self.model = model
-        _refuse_boosting(model)
+        refuse(
+            {
+                f"{type(model).__name__}(init=...) starts from another model's predictions, which "
+                "are not part of its trees: leave init=None or 'zero'.": model.init
+                not in (None, "zero"),
+                "GradientBoostingClassifier(loss='exponential') has no likelihood: use "
+                "loss='log_loss'.": model.loss == "exponential",
+            }
+        )
         trees = model.estimators_.ravel()  # stage by stage, one output after the other
         self._is_leaf = [tree.tree_.children_left < 0 for tree in trees]
         self.sizes = np.array([leaf.sum() for leaf in self._is_leaf])
@@ -369,7 +433,7 @@ class _GradientBoostingLeaves(LeafReader):
         values = [tree.tree_.value[leaf, 0, 0] for tree, leaf in zip(trees, self._is_leaf)]
         self.values = self.rate * np.concatenate(values)[:, None]
         self.classes = getattr(model, "classes_", None)
-        self.family = _boosting_family(model, self.n_outputs)
+        self.family = _sklearn_family(model, self.n_outputs)
 
     def leaves(self, X: Any) -> np.ndarray:
         nodes = self.model.apply(X).astype(np.int64)
@@ -380,27 +444,16 @@ class _GradientBoostingLeaves(LeafReader):
         return np.asarray(found, dtype=np.float64).reshape(-1, self.n_outputs)
 
 
-def _refuse_boosting(model: Any) -> None:
-    """Raise for settings under which the model is not a sum of leaf values and a constant."""
-    if model.init is not None and model.init != "zero":
-        raise UnsupportedModelError(
-            f"{type(model).__name__}(init=...) starts from another model's predictions, which are "
-            "not part of its trees: leave init=None or 'zero'."
-        )
-    if model.loss == "exponential":
-        raise UnsupportedModelError(
-            "GradientBoostingClassifier(loss='exponential') has no likelihood: use loss='log_loss'."
-        )
-
-
-def _boosting_family(model: Any, n_outputs: int) -> Likelihood:
+def _sklearn_family(model: Any, n_outputs: int, **more: Likelihood) -> Likelihood:
     """Return the likelihood whose negative logarithm is the loss."""
     if hasattr(model, "classes_"):
         return Bernoulli() if n_outputs == 1 else Categorical()
+    quantile = getattr(model, "quantile", getattr(model, "alpha", None))
     losses: dict[str, Likelihood] = {
         "squared_error": Gaussian(),
+        **more,
         "absolute_error": AsymmetricLaplace(0.5),
-        "quantile": AsymmetricLaplace(float(model.alpha)),
+        "quantile": AsymmetricLaplace(float(quantile or 0.5)),
     }
     return _family(losses, model.loss, f"The loss of {type(model).__name__},")
 
@@ -410,10 +463,10 @@ class _HistGradientBoostingLeaves(LeafReader):
 
     def __init__(self, model: Any) -> None:
         self.model = model
-        self.family = _hist_family(model)
+        self.n_outputs = int(model.n_trees_per_iteration_)
+        self.family = _sklearn_family(model, self.n_outputs, poisson=Poisson())
         stages = model._predictors
         trees = [tree for stage in stages for tree in stage]
-        self.n_outputs = int(model.n_trees_per_iteration_)
         self.outputs = np.tile(np.arange(self.n_outputs), len(stages))
         self._counting = [_with_numbers(tree) for tree in trees]
         is_leaf = [tree.nodes["is_leaf"].astype(bool) for tree in trees]
@@ -452,19 +505,6 @@ def _with_numbers(tree: Any) -> Any:
     return counting
 
 
-def _hist_family(model: Any) -> Likelihood:
-    """Return the likelihood whose negative logarithm is the loss."""
-    if hasattr(model, "classes_"):
-        return Bernoulli() if model.n_trees_per_iteration_ == 1 else Categorical()
-    losses: dict[str, Likelihood] = {
-        "squared_error": Gaussian(),
-        "poisson": Poisson(),
-        "absolute_error": AsymmetricLaplace(0.5),
-        "quantile": AsymmetricLaplace(float(model.quantile or 0.5)),
-    }
-    return _family(losses, model.loss, f"The loss of {type(model).__name__},")
-
-
 # ---- registry
 
 _READERS: dict[tuple[str, str], Callable[[Any], LeafReader]] = {
@@ -476,25 +516,10 @@ _READERS: dict[tuple[str, str], Callable[[Any], LeafReader]] = {
     ("sklearn", "BaseGradientBoosting"): _GradientBoostingLeaves,
     ("sklearn", "BaseHistGradientBoosting"): _HistGradientBoostingLeaves,
 }
-_FORESTS = {("sklearn", "ForestClassifier"), ("sklearn", "ForestRegressor")}
-
-
-def _kinds(model: Any) -> list[tuple[str, str]]:
-    """Return (library, name) of the model's class and its base classes; imports no library."""
-    return [(kind.__module__.partition(".")[0], kind.__name__) for kind in type(model).__mro__]
-
-
-def is_boosted(model: Any) -> bool:
-    """Return True for a boosted ensemble of trees, fitted or not."""
-    return any(kind in _READERS for kind in _kinds(model))
-
-
-def is_forest(model: Any) -> bool:
-    """Return True for one of scikit-learn's forests."""
-    return any(kind in _FORESTS for kind in _kinds(model))
 
 
 def read_leaves(model: Any) -> LeafReader:
     """Return the reader of a fitted ensemble; raise if it is not linear in leaf values."""
-    found = next(_READERS[kind] for kind in _kinds(model) if kind in _READERS)
-    return found(model)
+    # by the names of the class and its base classes, so that no library is imported
+    kinds = [(kind.__module__.partition(".")[0], kind.__name__) for kind in type(model).__mro__]
+    return next(_READERS[kind] for kind in kinds if kind in _READERS)(model)

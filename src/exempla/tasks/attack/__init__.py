@@ -279,7 +279,7 @@ def input_scores(
     model: Any, train: Any, damping: str | float, parameters: Any = None, seed: int = 0
 ) -> InputScores:
     """Return the model as a function of its inputs."""
-    from exempla.oracles.sklearn.registry import is_trees
+    from exempla.oracles.sklearn.unwrap import is_trees
 
     if is_trees(model):
         raise UnsupportedModelError(
