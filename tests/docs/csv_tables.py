@@ -120,15 +120,24 @@ def speed_gpu() -> list[str]:
     return out
 
 
-def reviews() -> list[str]:
-    found, out = table("reviews"), []
-    sets = {"digits": "digits", "adult": "Adult", "enron": "Enron", "synthetic": "synthetic"}
+def _review_title(x: Any) -> str:
+    sets = {"adult": "Adult", "enron": "Enron", "sst2": "SST-2"}
     kinds = {"uniform": "uniform", "one direction": "one direction", "ambiguous": "ambiguous rows",
              "turned round (uniform)": "probabilities turned round"}  # fmt: skip
+    # two classes have no pairs but the other direction
+    pairs = "pairs of classes" if x.data in ("digits", "synthetic") else "the other direction"
+    return f"{sets.get(x.data, x.data)}, {kinds.get(x.kind, pairs)}"
+
+
+def reviews() -> list[str]:
+    found, out = table("reviews"), []
+    for x in table("reviews_first").itertuples():
+        spans = [(x.stated, x.stated_low, x.stated_high), (x.after, x.after_low, x.after_high)]
+        words = [f"{mean:.0f} ({low:.0f}–{high:.0f})" for mean, low, high in spans]
+        order = (f"{value:.3f}" for value in (x.ap_before, x.ap_after))
+        out.append(line(_review_title(x), f"{x.wrong}", *words, f"{x.covered:.3f}", *order))
     for x in found[found.rate == 0.1].itertuples():
-        # two classes have no pairs but the other direction
-        pairs = "pairs of classes" if x.data in ("digits", "synthetic") else "the other direction"
-        title = f"{sets[str(x.data)]}, {kinds.get(str(x.kind), pairs)}"
+        title = _review_title(x)
         left = f"{round(x.median_stated_left):,} / {half_up(x.median_left):,} / "
         left += f"{x.median_low:.0f}–{x.median_high:.0f}"
         covered = "1.00" if x.covered == 1 else f"{x.covered:g}"

@@ -393,6 +393,7 @@ def _strength_class(strength: float) -> str:
 @cache
 def _template(name: str) -> Any:
     import jinja2
+    import markupsafe
 
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("exempla.report", "templates"),
@@ -401,5 +402,8 @@ def _template(name: str) -> Any:
         lstrip_blocks=True,
     )
     environment.filters["strength"] = _strength_class
+    environment.filters["code"] = lambda words: markupsafe.Markup(  # escaped before it is marked
+        re.sub(r"`([^`]*)`", r"<code>\1</code>", str(markupsafe.escape(words)))
+    )
     environment.globals |= {"most_cells": MOST_CELLS, "wide_causes": _WIDE_CAUSES}
     return environment.get_template(name)

@@ -249,8 +249,10 @@ def kernel_map(layout: Layout | None, labels: Any) -> dict[str, Any] | None:
     places = np.vstack([layout.sample, layout.picked, layout.queried])
     if not np.isfinite(places).all():
         return None
-    # A few outliers must not squeeze the rest into a corner.
-    low, high = np.quantile(places, [0.005, 0.995], axis=0)
+    # Outliers must not squeeze the rest into a corner: they are drawn at the edge.
+    low, first, third, high = np.quantile(places, [0.005, 0.25, 0.75, 0.995], axis=0)
+    fence = 3 * (third - first)
+    low, high = np.maximum(low, first - fence), np.minimum(high, third + fence)
     span = np.where(high > low, high - low, 1.0)
 
     def drawn(points: np.ndarray) -> list[list[float]]:

@@ -29,7 +29,7 @@ function showSample({ remaining: left, sample, history }) {
   const now = left.checks && left.checks !== history.at(-1)?.[0] ? [[left.checks, left.low + left.found, left.high + left.found]] : [];
   const steps = [...history, ...now].map(interval).join(", ");
   $("sample-text").textContent = `First, check ${sample} random rows (${left.checks} done). They show how many labels are wrong and improve the order of the suspects.`
-    + (steps ? ` 90 % interval for wrong labels in the file: ${steps} checks.` : "");
+    + (steps ? ` 90 % interval for wrong labels in the file: ${steps} ${left.checks === 1 ? "check" : "checks"}.` : "");
 }
 
 // Decisions that contradict confident evidence: said once for each number of them.
