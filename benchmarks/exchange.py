@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import csv
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from unittest import mock
@@ -25,7 +25,6 @@ from exempla.selection import SBQ, select
 from exempla.selection.select import wrap
 from exempla.selection.sharded import cuts_of
 from exempla.selection.shards import (
-    Effect,
     Part,
     Parts,
     ShardedCandidates,
@@ -62,7 +61,7 @@ class ModelledExchange(Transport):
         self.wire = Wire()
         super().__init__(list(range(len(self.here) + 1)))
 
-    def _deliver(self, messages: dict[int, bytes], effect: Effect) -> dict[int, bytes]:
+    def _deliver(self, messages: dict[int, bytes], stateless: bool) -> dict[int, bytes]:
         answers, taken = {}, []
         for place, message in messages.items():
             start = time.process_time()
@@ -93,7 +92,7 @@ def measured(
     exchange = ModelledExchange(array, parts)
     with mock.patch.object(ShardedCandidates, "pool_sizes", pool_sizes):
         rows = ShardedRows(exchange)
-        opened = exchange.traffic.copy()
+        opened = replace(exchange.traffic)
         start = time.perf_counter()
         exchange.wire.seconds = exchange.wire.slowest = 0.0
         found = select(rows, target, k, SBQ(10.0 if kind == "gaussian" else 0.1))

@@ -14,6 +14,7 @@ import csv
 import os
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -49,7 +50,7 @@ def cluster() -> Any:
 
 def measured(rows: Any, target: np.ndarray, k: int, whole: np.ndarray, **about: Any) -> dict:
     """One selection on rows that are in place."""
-    before, start = rows.transport.traffic.copy(), time.perf_counter()
+    before, start = replace(rows.transport.traffic), time.perf_counter()
     found = select(rows, target, k, SBQ(10.0))
     seconds = time.perf_counter() - start
     moved = rows.transport.traffic.since(before)
@@ -67,16 +68,16 @@ def measured(rows: Any, target: np.ndarray, k: int, whole: np.ndarray, **about: 
 
 def killing(made: Any, at: int) -> Any:
     """Kill a node when so many messages have been sent."""
-    sent, deliver = [], RayTransport._sent
+    sent, deliver = [], RayTransport._send
 
     def counted(self: RayTransport, messages: Any, effect: Any) -> Any:
         sent.append(1)
         if len(sent) == at:
             made.remove_node(made.others.pop(), allow_graceful=False)
             print(f"killed a node at message {at}", flush=True)
-        return deliver(self, messages, effect)
+        return deliver(self, messages)
 
-    return mock.patch.object(RayTransport, "_sent", counted)
+    return mock.patch.object(RayTransport, "_send", counted)
 
 
 def main() -> None:

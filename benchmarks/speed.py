@@ -31,7 +31,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from benchmarks.selection import engine, plain_numpy, read
-from exempla.selection import SBQ, numba_rows, select
+from exempla.selection import SBQ, numba_rows, select, sweeps
 from exempla.selection.numba_rows import NumbaRows
 from exempla.selection.threads import available, in_parts
 
@@ -162,7 +162,10 @@ def longest_path(work: Callable[[], object]) -> float:
         slower.append(max(taken.values()) - taken[threading.get_ident()])
         return found
 
-    with mock.patch.object(numba_rows, "in_parts", timed):
+    with (
+        mock.patch.object(numba_rows, "in_parts", timed),
+        mock.patch.object(sweeps, "in_parts", timed),
+    ):
         begun = time.thread_time()
         work()
         return time.thread_time() - begun + sum(slower)

@@ -50,7 +50,7 @@ _CERTIFICATE = "selection/test_certificate.py"
 _ENGINE = "selection/test_engine.py::test_every_pick_is_the_literal_algorithms_best"
 _ACCOUNT = "selection/test_engine.py::test_a_selection_accounts_for_itself"
 _KERNEL = "selection/test_kernel.py"
-_SWEEP = "selection/test_device.py::test_the_sweep_kernel_is_its_reference"
+_DEVICE = "selection/test_device.py::test_the"
 _NOISE = "tasks/test_fix_labels_noise.py"
 _NUMBERS = "tasks/test_label_jobs_numbers.py"
 
@@ -64,10 +64,10 @@ MUTANTS = [
            _CERTIFICATE),
     Mutant("selection/certificate.py", "axis=0) / self.γ + explained", "axis=0) / self.γ",
            _CERTIFICATE),
-    Mutant("selection/engine.py", "self.residual = self.residual - coef * q",
-           "self.residual = self.residual + coef * q", _ENGINE),
-    Mutant("selection/engine.py", "private[m] += math.sqrt(self.noise)",
-           "private[m] += self.noise", f"{_ENGINE} {_ACCOUNT}"),
+    Mutant("selection/engine.py", "self._residual = residual - coef * q",
+           "self._residual = residual + coef * q", _ENGINE),
+    Mutant("selection/engine.py", "extended[-1] = math.sqrt(self.noise)",
+           "extended[-1] = self.noise", f"{_ENGINE} {_ACCOUNT}"),
     Mutant("selection/engine.py", "squared + self.noise - np.vecdot(inside, inside)",
            "squared - np.vecdot(inside, inside)",
            _ENGINE),
@@ -88,6 +88,20 @@ MUTANTS = [
            "np.where(free, solution < 0, gradient > scale)", "selection/test_nnls.py"),
     Mutant("selection/nnls.py", "return self._w / self._norms", "return self._w",
            "selection/test_nnls.py"),
+    # ---- selection on a GPU: the kernels, in Triton's interpreter
+    Mutant("selection/device/kernels.py", "cs = cs - coef * v", "cs = cs + coef * v",
+           f"{_DEVICE}_sweep_kernel_is_its_reference"),
+    Mutant("selection/device/kernels.py", "ns - tl.sum(v * v, 1)", "ns - tl.sum(v, 1)",
+           f"{_DEVICE}_sweep_kernel_is_its_reference"),
+    Mutant("selection/device/kernels.py", "little = tl.dot(f0, q1, tl.dot(f1, q0))",
+           "little = tl.dot(f0, q1)", f"{_DEVICE}_sweep_kernel_is_its_reference"),
+    Mutant("selection/device/kernels.py", "cs - tl.where(fresh, cj / root, 0.0) * v",
+           "cs + tl.where(fresh, cj / root, 0.0) * v",
+           f"{_DEVICE}_guess_kernel_is_its_reference"),
+    Mutant("selection/device/kernels.py", "tl.cumsum(tl.abs(coef), 0)", "tl.cumsum(coef, 0)",
+           f"{_DEVICE}_mark_kernel_is_its_reference"),
+    Mutant("selection/device/kernels.py", 'tl.where(lane == j, -float("inf"), above)', "above",
+           f"{_DEVICE}_kernel_of_many_targets_is_its_reference"),
     # ---- kernel: the query, damping, the Fisher, the residual
     Mutant("kernel/embed.py", "joined /= np.sqrt(len(parts))", "joined /= 1.0",
            f"{_KERNEL}::test_features_of_several_models_average_their_kernels"),

@@ -15,8 +15,8 @@ lds.csv has the LDS of every method on every truth. In the removal test (removal
 names the k rows most harmful to ten test errors of the first network; eight networks of other seeds
 are trained with and without them, same start and batches. `weights-*.npz` keep the networks on all
 rows, `truths-*.npz` what retraining did. Nothing is chosen here: see `benchmarks.truths.settings`.
-"exempla" is the exact Gauss–Newton influence at the library's damping, which
-`Explainer.influence(solve="exact")` equals to six digits (for a network of one layer the library
+"exempla" is the exact Gauss–Newton influence at the library's damping; on one small network
+`Explainer.influence(solve="exact")` agreed with it to 1e-6 (for a network of one layer the library
 uses another rule).
 """
 

@@ -11,6 +11,7 @@ import signal
 import socket
 import threading
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 from time import monotonic, sleep
 
@@ -100,7 +101,7 @@ def test_the_picks_are_those_of_one_process(cluster, problem, tmp_path, monkeypa
     with OnRay(cpus=LITTLE).opened(StoredRows.of(paths), 2) as placed:
         assert len(placed.transport.actors) == 2
         assert placed.bounds == [0, 1500, 3000]
-        before = placed.transport.traffic.copy()
+        before = replace(placed.transport.traffic)
         assert np.array_equal(select(placed, target, 12, SBQ(10)).indices, whole.indices)
         traffic = placed.transport.traffic.since(before)
         assert traffic.exchanges < 12  # fewer than one a pick
@@ -164,21 +165,21 @@ def _kill(actor, by_signal):
 def test_killed_workers_come_back_and_the_picks_are_the_same(
     cluster, problem, monkeypatch, record_property
 ):
-    """Actors are killed by Ray or by SIGKILL, at other messages each time, also while replaying."""
+    """Actors are killed by Ray or by SIGKILL, at other messages each time."""
     rows, target = problem
     expected = select(rows, target, 40, SBQ(10)).indices
-    sent, killed, deliver = [], [], RayTransport._sent
+    sent, killed, deliver = [], [], RayTransport._send
     rng, moments = np.random.default_rng(0), set()
 
-    def killing(self, messages, effect):
+    def killing(self, messages):
         sent.append(len(messages))
         if len(sent) in moments and len(killed) < KILLS:
             place = int(rng.integers(len(self.actors)))
             _kill(self.actors[place], by_signal=len(killed) % 2 == 1)
             killed.append(place)
-        return deliver(self, messages, effect)
+        return deliver(self, messages)
 
-    monkeypatch.setattr(RayTransport, "_sent", killing)
+    monkeypatch.setattr(RayTransport, "_send", killing)
     with OnRay(cpus=LITTLE, restarts=KILLS, patience=120).opened(rows, 2) as placed:
         while len(killed) < KILLS:
             sent.clear()
@@ -211,7 +212,7 @@ def test_a_cluster_without_room_is_not_waited_for_and_a_dead_worker_is_named(clu
 def test_a_lost_node_changes_no_pick(cluster, problem, monkeypatch, record_property):
     """Last: the node does not come back."""
     rows, target = problem
-    sent, deliver = [], RayTransport._sent
+    sent, deliver = [], RayTransport._send
     deadline = monotonic() + 60
     while ray.available_resources().get("CPU", 0) < 2:  # until the workers before have gone,
         assert monotonic() < deadline  # Ray takes their node for full, and goes to the other
@@ -222,16 +223,16 @@ def test_a_lost_node_changes_no_pick(cluster, problem, monkeypatch, record_prope
         lost = [process for node, process in homes if node == cluster.second.node_id]
         assert lost  # three workers on two nodes
 
-        def losing(self, messages, effect):
+        def losing(self, messages):
             sent.append(len(messages))
             if len(sent) == 7:
                 cluster.remove_node(cluster.second, allow_graceful=False)
                 for process in lost:  # a machine takes its processes along; Ray alone dawdles
                     with suppress(ProcessLookupError):
                         os.kill(process, signal.SIGKILL)
-            return deliver(self, messages, effect)
+            return deliver(self, messages)
 
-        monkeypatch.setattr(RayTransport, "_sent", losing)
+        monkeypatch.setattr(RayTransport, "_send", losing)
         found = select(placed, target, 40, SBQ(10))
         assert placed.transport.traffic.restarts >= len(lost)
     record_property("Ray kills", 1)

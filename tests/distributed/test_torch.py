@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import traceback
+from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
@@ -61,7 +62,7 @@ def answers(rank: int, rows, target, folder) -> dict[str, object]:
     found["nonnegative"] = select(rows, target, 6, Sharded(NonNegative(), backend="torch")).weights
     found["tensor"] = select(torch.from_numpy(np.array(rows[:])), target, 15, away).indices
     with OnTorch().opened(rows, 1) as placed:
-        before = placed.transport.traffic.copy()
+        before = replace(placed.transport.traffic)
         select(placed, target, 15, SBQ(10))
         found["traffic"] = placed.transport.traffic.since(before).exchanges
     found["embedded"] = embedded(rank, folder)

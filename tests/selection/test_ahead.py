@@ -3,7 +3,6 @@ guesses never change a pick."""
 
 from __future__ import annotations
 
-from copy import copy
 from dataclasses import replace
 from unittest import mock
 
@@ -12,9 +11,10 @@ import pytest
 
 from exempla.selection import SBQ, MatchingPursuit, Sharded, select
 from exempla.selection.engine import Basis
-from exempla.selection.numba_rows import NumbaCandidates, NumbaRows
-from exempla.selection.rows import FLOAT32_ERROR, ArrayRows, Pool, Rule, Steps
+from exempla.selection.numba_rows import FLOAT32_ERROR, NumbaRows
+from exempla.selection.rows import ArrayRows, Rule
 from exempla.selection.shards import ShardedCandidates
+from exempla.selection.sweeps import Steps, SweptCandidates
 from tests.selection.test_engine import using
 
 SIZES = [(3, 5), (97, 16), (200, 37), (1000, 300)]
@@ -31,7 +31,7 @@ def random_steps(rng, p, b):
 def begun_scores(rows, rule, noise=0.5):
     candidates = np.ones((1, rows.t), bool)
     candidates[0, 1::7] = False
-    scores = rows.scores(candidates, noise, rule)
+    scores = rows.scores(candidates, np.ones(1), noise, rule, lookahead=True)
     scores.refresh([0], np.ones((1, rows.p)))
     return scores
 
@@ -96,21 +96,27 @@ def test_rows_of_any_length_are_found(noise, size, share):
     assert len(np.setxor1d(found.promising, promising)) <= 1
 
 
-def test_a_pool_is_its_slow_twin():
+def test_a_pool_follows_the_scores():
     rng = np.random.default_rng(7)
-    rows = NumbaRows(rng.standard_normal((500, 30)).astype(np.float32))
+    array = rng.standard_normal((500, 30)).astype(np.float32)
     for rule in (Rule.GAIN, Rule.PURSUIT):
-        scores, some = begun_scores(rows, rule), np.arange(0, 500, 3)
-        quick = scores.pool(some)
-        slow = Pool(**{name: copy(value) for name, value in vars(quick).items()})
+        some = np.arange(0, 500, 3)
+        pool, every = (
+            begun_scores(NumbaRows(array), rule).pool(some),
+            begun_scores(ArrayRows(array), rule),
+        )
+        out = np.setdiff1d(np.arange(500), some).tolist()
+        every.drop([0] * len(out), out)
         j = -1
         for q in np.linalg.qr(rng.standard_normal((30, 30)))[0][:9]:
-            last, j = j, slow.step(j, q, 0.4)
-            assert quick.step(last, q, 0.4) == j >= 0
-            np.testing.assert_allclose(quick.c, slow.c, atol=1e-5)
-            np.testing.assert_allclose(quick.n, slow.n, atol=1e-5)
-        slow.n[:] = quick.n[:] = -np.inf
-        assert slow.step(j, q, 0.4) == quick.step(j, q, 0.4) == -1
+            if j >= 0:
+                every.drop([0], [j])
+            j = pool.step(j, q, 0.4)
+            assert every.update(q[None], np.array([0.4])).rows[0] == j >= 0
+            np.testing.assert_allclose(pool.c, every.values(some)[0], atol=1e-5)
+            np.testing.assert_allclose(pool.n, every.values(some)[1], atol=1e-5)
+        pool.n[:] = -np.inf
+        assert pool.step(j, q, 0.4) == -1
 
 
 def test_a_sweep_hands_out_nothing_where_there_is_too_much():
@@ -188,17 +194,20 @@ def hard_problems():
         yield rows.astype(np.float32), rng.standard_normal(p), min(t, p + 8), 10.0 * (seed // 4 % 2)
 
 
-@pytest.mark.parametrize("backend", ["numba", "torch"])
+@pytest.mark.parametrize("backend", ["numba", "numpy", "torch"])
 @pytest.mark.parametrize("pool", [4, 64])
 @pytest.mark.filterwarnings("ignore::exempla.errors.ExemplaWarning")
 def test_poor_guesses_change_no_pick(backend, pool, monkeypatch):
-    monkeypatch.setattr(NumbaCandidates, "pool_sizes", (pool, pool))
+    monkeypatch.setattr(SweptCandidates, "pool_sizes", (pool, pool))
+    monkeypatch.setattr("exempla.selection.rows._MIN_LOOKAHEAD_ENTRIES", 0)
     if backend == "torch":
         single = pytest.importorskip("exempla.selection.device.lookahead")
         monkeypatch.setattr(single, "POOL", (pool, pool))
     for rows, target, k, noise in hard_problems():
         for selector in (SBQ(noise), MatchingPursuit(noise)):
-            exact = select(rows, target, k, selector)  # small: one pass a pick, in float64
+            with monkeypatch.context() as plain:  # one pass a pick, in float64
+                plain.setattr("exempla.selection.rows._MIN_LOOKAHEAD_ENTRIES", 1 << 20)
+                exact = select(rows, target, k, selector)
             with using(backend):
                 found = select(rows, target, k, selector)
             assert np.array_equal(found.indices, exact.indices)
@@ -223,13 +232,14 @@ def test_guesses_save_passes():
     rng = np.random.default_rng(0)
     rows = rng.standard_normal((4000, 64)).astype(np.float32)
     passes_made = []
-    sweep = NumbaRows(rows).scores(np.ones((1, 4000), bool), 0.0, Rule.GAIN).__class__.sweep
+    sweep = SweptCandidates.sweep
 
     def counted(self, *arguments):
         passes_made.append(1)
         return sweep(self, *arguments)
 
-    with using("numba"), mock.patch("exempla.selection.numba_rows.NumbaCandidates.sweep", counted):
+    ahead = mock.patch("exempla.selection.rows._MIN_LOOKAHEAD_ENTRIES", 0)
+    with using("numba"), ahead, mock.patch.object(SweptCandidates, "sweep", counted):
         select(rows, rows[:30].mean(0).astype(float), 40, SBQ(10.0))
     assert len(passes_made) < 20
 
@@ -274,6 +284,8 @@ def test_a_basis_from_its_factor_is_the_one_that_grew(noise):
     assert made.rank() == grown.rank()
 
 
-def test_numpy_rows_are_not_run_ahead():
-    rows = ArrayRows(np.random.default_rng(0).standard_normal((50, 4)))
-    assert rows.scores(np.ones((1, 50), bool), 0.0, Rule.GAIN).max_lookahead == 1
+def test_rows_in_the_cache_are_not_run_ahead():
+    for t, ahead in ((50, False), (300_000, True)):
+        rows = ArrayRows(np.ones((t, 4)))
+        scores = rows.scores(np.ones((1, t), bool), np.ones(1), 0.0, Rule.GAIN)
+        assert isinstance(scores, SweptCandidates) == ahead

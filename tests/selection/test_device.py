@@ -13,19 +13,25 @@ from tests.selection.test_engine import using
 
 torch = pytest.importorskip("torch")
 from exempla.selection.device import kernels, lookahead, targets  # noqa: E402
+from tests.selection.device_reference import (  # noqa: E402
+    plain_guess,
+    plain_mark,
+    plain_sweep,
+    plain_targets,
+)
 
 GPU = torch.cuda.is_available()
 DEVICE = "cuda" if GPU else "cpu"
 needs_gpu = pytest.mark.skipif(not GPU, reason="needs a GPU")
-needs_triton = pytest.mark.skipif(
-    kernels.triton is None or not (GPU or kernels.interpreted()), reason="needs Triton"
-)
-WITH_TRITON = pytest.param(True, marks=needs_triton, id="triton")
-WITH_TORCH = pytest.param(False, id="torch")
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::exempla.errors.ExemplaWarning",
-    "ignore::RuntimeWarning",  # the interpreter divides by zero where a kernel masks the result
-)
+pytestmark = [
+    pytest.mark.skipif(
+        kernels.triton is None or not (GPU or kernels.interpreted()), reason="needs Triton"
+    ),
+    pytest.mark.filterwarnings(
+        "ignore::exempla.errors.ExemplaWarning",
+        "ignore::RuntimeWarning",  # the interpreter divides by zero where a kernel masks the result
+    ),
+]
 
 
 def problem(seed, most_rows, most_width):
@@ -54,18 +60,13 @@ def on_device(rows, target, k, selector):
         return select(rows, target, k, selector)
 
 
-@pytest.fixture
-def with_triton(request, monkeypatch):
-    """Use the kernels or their torch references."""
+@pytest.fixture(autouse=True)
+def interpreted_on_the_cpu(monkeypatch):
     monkeypatch.setattr(kernels, "INTERPRET_ON_CPU", True)
-    if not request.param:
-        monkeypatch.setattr(kernels, "triton", None)
-    return request.param
 
 
 @pytest.mark.parametrize("seed", range(200 if GPU else 8))
-@pytest.mark.parametrize("with_triton", [WITH_TRITON, WITH_TORCH], indirect=True)
-def test_picks_on_a_device_are_those_of_float64(seed, with_triton):
+def test_picks_on_a_device_are_those_of_float64(seed):
     rows, target, k, noise = problem(seed, *((3000, 96) if GPU else (200, 24)))
     k = k if GPU else min(k, 10)
     exact = select(rows, target, k, SBQ(noise))
@@ -88,10 +89,8 @@ def test_recorded_passes_pick_what_the_host_picks(p, noise):
     np.testing.assert_array_equal(found.indices, exact.indices)
 
 
-@needs_triton
 def test_where_little_of_the_rows_is_left_the_precision_is_raised(monkeypatch):
     """Rows of few directions and a little else: soon all n are small beside the errors."""
-    monkeypatch.setattr(kernels, "INTERPRET_ON_CPU", True)
     raised = []
     real = lookahead.State.raise_precision
     monkeypatch.setattr(
@@ -110,11 +109,13 @@ def test_where_little_of_the_rows_is_left_the_precision_is_raised(monkeypatch):
     assert raised
 
 
-def begun(rows, ahead, parts, rule=Rule.GAIN):
+def begun(rows, ahead, parts=2, rule=Rule.GAIN):
     """The state of a run that has picked nothing yet."""
     t, p = rows.shape
     run = Run(Basis(np.ones(p), 0.0, 1e-5), t)
-    return lookahead.State(ArrayRows(rows), np.ones(t, bool), run, 30, 0.0, rule, ahead, parts)
+    state = lookahead.State(ArrayRows(rows), np.ones(t, bool), run, 30, 0.0, rule, ahead)
+    state.set_precision(parts)
+    return state
 
 
 def looking(directions, coef, threshold, slack):
@@ -125,7 +126,6 @@ def looking(directions, coef, threshold, slack):
     return kernels.Checks(directions, picks, marks[:, None].repeat(1, b + 1))
 
 
-@needs_triton
 @pytest.mark.parametrize("parts", [2, 3])
 @pytest.mark.parametrize("rule", [Rule.GAIN, Rule.PURSUIT])
 def test_the_sweep_kernel_is_its_reference(rule, parts):
@@ -134,12 +134,13 @@ def test_the_sweep_kernel_is_its_reference(rule, parts):
     torch.manual_seed(0)
     rows = torch.randn(t, p, device=DEVICE)
     q = torch.linalg.qr(torch.randn(p, 2 * b, device=DEVICE).double())[0].T.contiguous()
-    states = [begun(rows, b, n, rule) for n in (0, parts)]
+    states = [begun(rows, b, parts, rule) for _ in range(2)]
+    states[0].products = states[0].products.double()
     error = kernels.error_bound(parts, p) * float(states[0].lengths.max())
     for directions in (q[:b], q[b:]):  # the second pass applies some steps of the first
         checks = looking(directions, coef=0.1, threshold=threshold, slack=1e-6)
-        plain, near = kernels.torch_sweep(states[0], checks)
-        quick, also_near = kernels.triton_sweep(states[1], checks)
+        plain, near = plain_sweep(states[0], checks)
+        quick, also_near = kernels.sweep(states[1], checks)
         assert not np.intersect1d(near[5].tolist(), checks.picks[:7].tolist()).size
         torch.testing.assert_close(states[0].c, states[1].c, rtol=0, atol=b * error)
         torch.testing.assert_close(states[0].n, states[1].n, rtol=0, atol=1e3 * error)
@@ -158,7 +159,6 @@ def test_the_sweep_kernel_is_its_reference(rule, parts):
             state.pending[0, :7], state.pending[1, :7] = 0.1, 1.0
 
 
-@needs_triton
 @pytest.mark.parametrize("same_sign", [False, True])
 @pytest.mark.parametrize("parts", [2, 3])
 @pytest.mark.parametrize("p", [256, 1000, 4096] if GPU else [37, 256])
@@ -171,7 +171,7 @@ def test_products_of_a_pass_are_as_near_as_promised(p, parts, same_sign):
         rows, q = rows.abs(), q.abs()
     q /= torch.linalg.vector_norm(q, dim=1, keepdim=True)
     state = begun(rows, b, parts)
-    kernels.triton_sweep(state, looking(q, coef=0.0, threshold=torch.inf, slack=0.0))
+    kernels.sweep(state, looking(q, coef=0.0, threshold=torch.inf, slack=0.0))
     error = (state.products - rows.double() @ q.T).abs() / state.lengths[:, None]
     share = 0.5 if GPU else 1.0  # the interpreter truncates to bfloat16 instead of rounding
     assert error.max() <= share * kernels.error_bound(parts, p)
@@ -179,7 +179,6 @@ def test_products_of_a_pass_are_as_near_as_promised(p, parts, same_sign):
     torch.testing.assert_close(state.c, expected, rtol=1e-12, atol=1e-9)
 
 
-@needs_triton
 @pytest.mark.parametrize("rule", [Rule.GAIN, Rule.PURSUIT])
 def test_the_mark_kernel_is_its_reference(rule):
     b = 32
@@ -190,15 +189,14 @@ def test_the_mark_kernel_is_its_reference(rule):
     V = torch.randn(b, b, device=DEVICE, dtype=torch.float64)
     picks = torch.randperm(400, device=DEVICE)[: b + 1]
     numbers = torch.tensor([3.0, 5.0, 7.0, 0.25], device=DEVICE, dtype=torch.float64)
-    marks, block = kernels.triton_mark(state, taken, V, picks, numbers)
-    plain, wanted = kernels.torch_mark(state, taken, V, picks, numbers)
+    marks, block = kernels.mark(state, taken, V, picks, numbers)
+    plain, wanted = plain_mark(state, taken, V, picks, numbers)
     torch.testing.assert_close(marks, plain, rtol=1e-12, atol=1e-15)
     torch.testing.assert_close(block, wanted, rtol=1e-12, atol=0)
     assert plain[4].sum() == 20
     assert (plain[1, 19:32] == torch.inf).all()
 
 
-@needs_triton
 @pytest.mark.parametrize("rule", [Rule.GAIN, Rule.PURSUIT])
 def test_the_guess_kernel_is_its_reference(rule):
     torch.manual_seed(3)
@@ -207,8 +205,8 @@ def test_the_guess_kernel_is_its_reference(rule):
     n, c = norms2.clone(), rows @ torch.ones(20, device=DEVICE, dtype=torch.float64)
     n[7] = -torch.inf
     pool = (rows @ rows.T, c, n, 1e-5 * norms2, 1 / norms2)
-    at, taken, V = kernels.triton_guess(rule, pool, 24)
-    wanted_at, wanted_taken, wanted_V = kernels.torch_guess(rule, pool, 24)
+    at, taken, V = kernels.guess(rule, pool, 24)
+    wanted_at, wanted_taken, wanted_V = plain_guess(rule, pool, 24)
     assert 0 < int(wanted_taken[:, 2].sum()) < 25  # more guesses than directions
     right = int(wanted_taken[:, 2].cumprod(0).sum())
     assert torch.equal(at[:right], wanted_at[:right])
@@ -216,40 +214,37 @@ def test_the_guess_kernel_is_its_reference(rule):
     torch.testing.assert_close(V[:right], wanted_V[:right], rtol=1e-9, atol=1e-9)
 
 
-@needs_triton
 @pytest.mark.parametrize("rule", [Rule.GAIN, Rule.PURSUIT])
-def test_the_kernel_of_many_targets_is_its_reference(rule, monkeypatch):
+def test_the_kernel_of_many_targets_is_its_reference(rule):
     rng = np.random.default_rng(4)
     rows = ArrayRows(torch.from_numpy(rng.standard_normal((2500, 6)).astype(np.float32)).to(DEVICE))
     runs = [Run(Basis(target, 0.0, 1e-5), rows.t) for target in rng.standard_normal((3, 6))]
-    monkeypatch.setattr(kernels, "INTERPRET_ON_CPU", True)
     state = targets._Targets(rows, np.ones((3, rows.t), bool), runs, 4, 0.0, rule)
     assert state.best.shape[1] == 3  # tiles of 1024 rows
     q = torch.linalg.qr(torch.randn(6, 3, device=DEVICE).double())[0].T
     V, coefs = q @ rows.array.double().T, torch.tensor([0.5, -0.2, 0.1], device=DEVICE).double()
     before = state.c.clone(), state.n.clone()
-    kernels.triton_targets(state, slice(0, rows.t), 0, V, coefs)
+    kernels.score_targets(state, slice(0, rows.t), 0, V, coefs)
     found = {name: getattr(state, name).clone() for name in ("c", "n", "best", "upper", "rival")}
     where = state.where.clone()
     state.c, state.n = before
     for tile, start in enumerate(range(0, rows.t, 1024)):
         part = slice(start, min(start + 1024, rows.t))
-        kernels.torch_targets(state, part, tile, V[:, part], coefs)
+        plain_targets(state, part, tile, V[:, part], coefs)
     for name, value in found.items():
         torch.testing.assert_close(value, getattr(state, name), rtol=1e-12, atol=1e-12)
     assert torch.equal(where, state.where)
     assert (state.rival < state.best).all()
 
 
-@pytest.mark.parametrize("with_triton", [WITH_TRITON, WITH_TORCH], indirect=True)
-def test_correct_steps_reach_c_and_n_by_either_way(with_triton):
+def test_correct_steps_reach_c_and_n_by_either_way():
     """One pass later, or at once by `catch_up`."""
     b = 16
     torch.manual_seed(1)
     rows = torch.randn(300, 40, device=DEVICE)
     q = torch.linalg.qr(torch.randn(40, 2 * b, device=DEVICE).double())[0].T.contiguous()
-    states = [begun(rows, b, 3 if with_triton else 0) for _ in range(2)]
-    close = {"rtol": 1e-4, "atol": 1e-4} if with_triton else {"rtol": 1e-7, "atol": 1e-7}
+    states = [begun(rows, b, 3) for _ in range(2)]
+    close = {"rtol": 1e-4, "atol": 1e-4}
     for state in states:
         kernels.sweep(state, looking(q[:b], coef=1.0, threshold=1.0, slack=0.0))
         before = state.c.clone(), state.n.clone()
@@ -276,10 +271,7 @@ def test_correct_steps_reach_c_and_n_by_either_way(with_triton):
 
 @pytest.mark.parametrize("noise", [0.0, 5.0])
 @pytest.mark.parametrize("selector", [SBQ, MatchingPursuit])
-@pytest.mark.parametrize("with_triton", [WITH_TRITON, WITH_TORCH], indirect=True)
-def test_many_targets_in_small_groups_are_as_many_single_ones(
-    noise, selector, with_triton, monkeypatch
-):
+def test_many_targets_in_small_groups_are_as_many_single_ones(noise, selector, monkeypatch):
     monkeypatch.setitem(targets.MAX_ENTRIES, "cpu", 3000)
     rng = np.random.default_rng(0)
     rows = rng.standard_normal((300, 12)).astype(np.float32)
@@ -308,9 +300,8 @@ def test_no_row_is_guessed_twice_where_the_pool_holds_them_all(last_first, monke
         )
         return Found((len(values) - 1 - order if last_first else order)[:count])
 
-    monkeypatch.setattr(kernels, "triton", None)  # the reference path is quick
     monkeypatch.setattr(lookahead.torch, "topk", any_of_equals)
-    for seed in range(8):
+    for seed in range(2):
         rng = np.random.default_rng(seed)
         rows = rng.standard_normal((90, 30)).astype(np.float32)
         target = rng.standard_normal(30)

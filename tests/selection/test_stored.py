@@ -16,8 +16,9 @@ from exempla import (
     select,
 )  # fmt: skip
 from exempla.selection.certificate import certificate
+from exempla.selection.numba_rows import NumbaRows
+from exempla.selection.rows import ArrayRows
 from exempla.selection.select import as_rows
-from exempla.selection.stored import StoredArrayRows, StoredNumbaRows
 from exempla.store import StoredRows, shards
 from tests.selection.test_engine import inputs
 
@@ -78,7 +79,7 @@ def test_picks_are_those_from_memory(tmp_path, dtype):
 def test_few_readings_make_many_picks(tmp_path):
     rows = np.random.default_rng(0).standard_normal((20_000, 16)).astype(np.float32)
     disk = as_rows(stored(tmp_path, rows))
-    assert isinstance(disk, StoredNumbaRows)
+    assert isinstance(disk, NumbaRows)
     found = select(disk, rows[:50].mean(0), 50, SBQ(noise=10.0))
     assert (
         found.indices.tolist()
@@ -94,7 +95,7 @@ def test_few_readings_make_many_picks(tmp_path):
 def test_without_a_compiler(tmp_path):
     rows = np.random.default_rng(1).standard_normal((3000, 9)).astype(np.float32)
     disk = stored(tmp_path, rows)
-    plain = StoredArrayRows(disk)
+    plain = ArrayRows(disk)
     for target in (rows[:9].mean(0), rows[:2]):
         a, b = select(rows, target, 9), select(plain, target, 9)
         for x, y in zip(*([a], [b]) if target.ndim == 1 else (a, b), strict=True):

@@ -221,10 +221,12 @@ def test_random_rows_are_taken_where_they_predict_held_out_queries_better():
     data = [(X[a:b], y[a:b]) for a, b in ((0, 30), (30, 500), (500, 700), (700, 900))]
     train, pool, test, judge = data
     model = LogisticRegression().fit(*train)
-    found = exempla.acquire(model, train, pool, test, 100, ask="all", progress=False)
+    found = exempla.acquire(
+        model, train, pool, test, 100, ask="all", breadth="auto", progress=False
+    )
     assert found.random_share > 0
     assert len(set(found.indices.tolist())) == 100
-    plain = exempla.acquire(model, train, pool, test, 100, ask="all", breadth=0.5, progress=False)
+    plain = exempla.acquire(model, train, pool, test, 100, ask="all", progress=False)
     assert plain.random_share == 0
 
     def loss(picks):

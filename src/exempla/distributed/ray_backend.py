@@ -2,13 +2,8 @@
 
 `OnRay` places the parts of a selection in actors, one for each share of the files.
 
-The driver logs every message that changed the state of an actor since its scores were opened. Ray
-restarts a lost actor wherever there is room, and the driver sends it the whole log again. Messages
-are the directions of the picks, so the log is about as large as the basis of the selection.
-
-A restarted `Worker` has lost its scores. A counter detects this: each message states how many
-changes were answered before it, and a worker that has made a different number answers None. It then
-receives the log and is in the same state again.
+Ray restarts a lost actor wherever there is room. It has lost its scores, so that the greedy loop
+opens the scores of all parts again and continues from the picks made so far (`StateLostError`).
 
 `fit_on_ray` embeds a training set into one store with tasks. Each runs
 `Explainer.fit(train, part=(i, n))` with the basis and the Fisher matrix that the first one stored.
@@ -20,7 +15,7 @@ from __future__ import annotations
 import os
 import socket
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -37,10 +32,10 @@ from exempla.errors import ExemplaError
 from exempla.explainer import Explainer
 from exempla.io import os_errors
 from exempla.progress import counter, say, showing
-from exempla.selection.rows import ArrayRows
+from exempla.selection.rows import ArrayRows, StateLostError
 from exempla.selection.select import refuse_unusable, wrap
 from exempla.selection.sharded import Backend, cuts_of
-from exempla.selection.shards import Effect, Part, Parts, ShardedRows, Transport, packed, unpacked
+from exempla.selection.shards import Part, Parts, ShardedRows, Transport, packed, unpacked
 from exempla.store import StoredRows
 
 
@@ -95,9 +90,6 @@ class Worker:
 
     def __init__(self, share: StoredRows, gpu: bool = False) -> None:
         self.share, self.gpu = share, gpu
-        self.done = 0
-        """Messages that changed the state since the scores were opened."""
-        self.last: bytes | None = None
 
     @cached_property
     def parts(self) -> Parts:
@@ -105,27 +97,12 @@ class Worker:
         _check_visible(self.share)
         return Parts([Part(wrap(_on_gpu(self.share) if self.gpu else self.share))])
 
-    def answer(self, done: int, message: bytes, effect: Effect) -> bytes | None:
-        """Return the packed answers to packed calls; None if the state is not the expected one."""
-        if effect is Effect.BEGINS:
-            self.done = done = 0
-        if effect is Effect.CHANGES and self.done == done + 1 and self.last is not None:
-            return self.last  # repeated: the answer was lost on its way
-        if self.done != done:
+    def answer(self, message: bytes) -> bytes | None:
+        """Return the packed answers to packed calls; None if the scores they need are lost."""
+        try:
+            return packed(self.parts.answer(unpacked(message)))
+        except StateLostError:
             return None
-        answer = packed(self.parts.answer(unpacked(message)))
-        if effect is not Effect.NONE:
-            self.done, self.last = done + 1, answer
-        return answer
-
-    def replay(self, messages: Sequence[bytes]) -> bool:
-        """Restore the state after these messages; return True."""
-        for message in messages:
-            self.parts.answer(unpacked(message))
-        for part in self.parts.parts:
-            part.resend()
-        self.done, self.last = len(messages), None
-        return True
 
 
 def _on_gpu(share: StoredRows) -> Any:
@@ -183,40 +160,29 @@ class RayTransport(Transport):
             scheduling_strategy="SPREAD",
         )  # fmt: skip
         self.actors = [actor.remote(share, on.gpus > 0) for share in shares]
-        self.logs: list[list[bytes]] = [[] for _ in shares]
 
-    def _deliver(self, messages: dict[int, bytes], effect: Effect) -> dict[int, bytes]:
-        if effect is Effect.BEGINS:
-            for place in messages:
-                self.logs[place] = []
-        refs, answers = self._sent(messages, effect), {}
+    def _deliver(self, messages: dict[int, bytes], stateless: bool) -> dict[int, bytes]:
+        refs, answers = self._send(messages), {}
         for place, ref in refs.items():
-            answer = self._answer(place, ref)
-            while answer is None:
-                self._replay(place)
-                again = self._sent({place: messages[place]}, effect)
-                answer = self._answer(place, again[place])
-            answers[place] = answer
-            if effect is not Effect.NONE:
-                self.logs[place].append(messages[place])
+            answers[place] = self._answer(place, ref)
+            while answers[place] is None and stateless:
+                again = self._send({place: messages[place]})
+                answers[place] = self._answer(place, again[place])
+        if None in answers.values():
+            raise StateLostError
         return answers
 
-    def _sent(self, messages: dict[int, bytes], effect: Effect) -> dict[int, Any]:
+    def _send(self, messages: dict[int, bytes]) -> dict[int, Any]:
         """Send messages; return references to the answers. Identical messages are stored once."""
-        stored: dict[int, Any] = {}
-        refs = {}
-        for place, message in messages.items():
-            carried: Any = message
-            if len(message) > _MAX_INLINE_BYTES:
-                if id(message) not in stored:
-                    stored[id(message)] = self.ray.put(message)
-                carried = stored[id(message)]
-            done = len(self.logs[place])
-            refs[place] = self.actors[place].answer.remote(done, carried, effect)
-        return refs
+        large = {m for m in messages.values() if len(m) > _MAX_INLINE_BYTES}
+        stored = {message: self.ray.put(message) for message in large}
+        return {
+            place: self.actors[place].answer.remote(stored.get(message, message))
+            for place, message in messages.items()
+        }
 
     def _answer(self, place: int, ref: Any) -> Any:
-        """Return the answer of an actor; None if it was lost and restarted without its state."""
+        """Return the answer of an actor; None if it was restarted and has lost its scores."""
         from ray.exceptions import ActorDiedError, RayActorError, RayTaskError
 
         try:
@@ -226,15 +192,10 @@ class RayTransport(Transport):
         except ActorDiedError as problem:
             raise self._died(place, str(problem)) from None
         except RayActorError:
+            self.traffic.restarts += 1
+            say(f"the worker of {self._named(place)} was lost; restoring its state in a new one")
             self._wait_for(place)
             return None
-
-    def _replay(self, place: int) -> None:
-        """Restore the state of an actor."""
-        self.traffic.restarts += 1
-        say(f"the worker of {self._named(place)} was lost; restoring its state in a new one")
-        while self._answer(place, self.actors[place].replay.remote(self.logs[place])) is None:
-            pass
 
     def start(self) -> None:
         """Wait until every actor runs; raise if the cluster has no room for one of them."""

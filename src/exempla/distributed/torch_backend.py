@@ -13,11 +13,9 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
-
-import numpy as np
 
 from exempla.errors import ExemplaError
 from exempla.explainer import Explainer
@@ -25,14 +23,13 @@ from exempla.selection.select import as_rows, refuse_unusable
 from exempla.selection.sharded import Backend, cuts_of
 from exempla.selection.shards import (
     Call,
-    Effect,
     Part,
     Parts,
     ShardedRows,
     Transport,
     packed,
     unpacked,
-)
+)  # fmt: skip
 from exempla.store import StoredRows
 
 
@@ -93,7 +90,7 @@ class _TorchTransport(Transport):
             )
         return [one for rank in _without_errors(answers) for one in rank]
 
-    def _deliver(self, messages: dict[int, bytes], effect: Effect) -> dict[int, bytes]:
+    def _deliver(self, messages: dict[int, bytes], stateless: bool) -> dict[int, bytes]:
         raise NotImplementedError("ranks exchange answers, not messages")
 
 
@@ -182,17 +179,9 @@ def _distributed() -> Any:
     return torch.distributed
 
 
-def _checksum(value: Any) -> int:
+def _checksum(calls: Sequence[Call]) -> int:
     """Return a number that differs if calls differ; arguments of single parts are left out."""
-    if isinstance(value, np.ndarray):
-        return zlib.crc32(np.ascontiguousarray(value).tobytes())
-    if isinstance(value, Call):
-        return _checksum((value.name, *value.args))
-    if isinstance(value, list | tuple):
-        return zlib.crc32(repr([_checksum(one) for one in value]).encode())
-    if is_dataclass(value) and not isinstance(value, type):
-        return _checksum([getattr(value, field.name) for field in fields(value)])
-    return zlib.crc32(repr(value).encode())
+    return zlib.crc32(packed([(call.name, call.args) for call in calls]))
 
 
 def fit_ranks(explainer: Explainer, train: Any, ids: Any = None, *, group: Any = None) -> Explainer:

@@ -1,9 +1,8 @@
 """Selection: pick the k rows whose weighted sum approximates a target.
 
 `select` validates and dispatches; `selectors` are the algorithms; `engine` is the greedy loop with
-`lookahead`; `rows` is the interface of the array backends (`numba_rows`, `stored`, `shards`,
-`device`). Nothing here knows about models. Imports: arrays, checks, errors, results; `stored` and
-`shards` also import the store.
+`lookahead` over `sweeps`; `rows` is the interface of the array backends (`numba_rows`, `shards`,
+`device`). Nothing here knows about models. Imports: arrays, checks, errors, results.
 """
 
 from importlib import import_module

@@ -35,6 +35,7 @@ from exempla.selection.rows import (
     Leaders,
     Rows,
     Rule,
+    StateLostError,
     first_of_best,
     tie_threshold,
 )
@@ -56,7 +57,7 @@ class Mark(NamedTuple):
     picks: int
     size: int
     residual: np.ndarray
-    private: np.ndarray
+    """With the private coordinates."""
 
 
 class Basis:
@@ -71,19 +72,14 @@ class Basis:
         self.target_norm = float(np.linalg.norm(self.target))
         self.noise = noise
         self.tolerance = tolerance
-        self.residual = self.target.copy()
         self.picks = 0
         self.size = 0  # directions: picks that do not depend on earlier ones
         p = len(self.target)
-        self._directions = np.empty((8, p))
-        self._rows = np.empty((8, p))
-        self._lower = np.zeros((8, 8))
-        self._private = np.zeros((8, 8)) if noise else None
-        self._private_residual = np.zeros(8)
-        self._coefs = np.empty(8)
+        self._rows, self._lower, self._coefs = np.empty((0, p)), np.empty((0, 0)), np.empty(0)
+        self._directions: np.ndarray | None = np.empty((0, p))  # None: not yet computed from L
+        self._residual = self.target  # with as many private coordinates as directions
         self._pick_of_direction: list[int] = []
         self._gains: list[float] = []
-        self._deferred = False  # True while the directions have not been computed from L
 
     @classmethod
     def from_factor(
@@ -104,33 +100,30 @@ class Basis:
         basis._rows, basis._lower, basis._coefs = rows, lower, coefs
         basis._pick_of_direction = list(range(m))
         basis._gains = [float(coef * coef) for coef in coefs]
-        basis.residual = basis.target - basis.weights() @ rows
-        basis._deferred = True
+        basis._directions = None
+        basis._residual = basis.target - basis.weights() @ rows
         return basis
 
-    def _compute_directions(self) -> None:
-        """Compute the directions from L: the i-th is Σ_j (L⁻¹)_ij (f_j, σ e_j)."""
-        self._deferred = False
-        m, p = self.size, len(self.target)
-        size = max(8, m)
-        inverse = solve_triangular(self._lower, np.eye(m), lower=True) if m else np.zeros((0, 0))
-        self._directions = _padded(inverse @ self._rows, (size, p))
-        if self._private is not None:
-            private = math.sqrt(self.noise) * inverse
-            self._private = _padded(private, (size, size))
-            self._private_residual = _padded(-self._coefs @ private, (size,))
-        else:
-            self._private_residual = np.zeros(size)
-        self._rows = _padded(self._rows, (size, p))
-        self._lower = _padded(self._lower, (size, size))
-        self._coefs = _padded(self._coefs, (size,))
+    def _all_directions(self) -> np.ndarray:
+        """Return (size, …) directions with their private coordinates."""
+        if self._directions is None:  # the i-th is Σ_j (L⁻¹)_ij (f_j, σ e_j)
+            m, p = self.size, len(self.target)
+            private = math.sqrt(self.noise) * np.eye(m if self.noise else 0)
+            picked = np.hstack([self.rows, private]) if self.noise else self.rows
+            solved = solve_triangular(self.lower, picked, lower=True) if m else picked
+            self._directions = solved
+            self._residual = np.hstack([self._residual, -self.coefs @ solved[:, p:]])
+        return self._directions[: self.size]
 
     @property
     def directions(self) -> np.ndarray:
         """(size, p) feature parts of the directions."""
-        if self._deferred:
-            self._compute_directions()
-        return self._directions[: self.size]
+        return self._all_directions()[:, : len(self.target)]
+
+    @property
+    def residual(self) -> np.ndarray:
+        """(p,) r."""
+        return self._residual[: len(self.target)]
 
     @property
     def rows(self) -> np.ndarray:
@@ -178,91 +171,64 @@ class Basis:
 
     def add(self, row: np.ndarray) -> tuple[np.ndarray, float] | None:
         """Add a row; return its direction q and coefficient, or None if it adds nothing new."""
-        if self._deferred:
-            self._compute_directions()
-        self._reserve()
-        i, m = self.picks, self.size
+        i, m, p = self.picks, self.size, len(row)
+        width = p + m + 1 if self.noise else p
+        directions = self._reserve()
+        Q = directions[:m, :width]
         self._rows[i] = row
         self.picks += 1
-        Q = self.directions
-        h = Q @ row
-        u = row - h @ Q
-        private = np.zeros(0)
-        if self._private is not None:
-            P = self._private[:m, : m + 1]
-            private = -(h @ P)
-            private[m] += math.sqrt(self.noise)
-            # Twice is enough (Kahan): the second round removes the rounding errors of the first.
-            again = Q @ u + P @ private
-            private = private - again @ P
-        else:
-            again = Q @ u
-        u = u - again @ Q
-        n = float(u @ u + private @ private)
+        extended, residual = np.zeros(width), np.zeros(width)
+        extended[:p], residual[: len(self._residual)] = row, self._residual
+        if self.noise:
+            extended[-1] = math.sqrt(self.noise)
+        h = Q @ extended
+        u = extended - h @ Q
+        # Twice is enough (Kahan): the second round removes the rounding errors of the first.
+        again = Q @ u
+        u -= again @ Q
+        n = float(u @ u)
         if not n > self.tolerance * float(row @ row):
             self._gains.append(0.0)
             return None
-        root = math.sqrt(n)
-        q = u / root
+        q = u / math.sqrt(n)
         # (f, σe)·(r, ρ)/√n; written with u because u is orthogonal to what r no longer contains.
-        ρ = self._private_residual
-        coef = float(q @ self.residual)
-        if self._private is not None:
-            private = private / root
-            coef += float(private @ ρ[: m + 1])
-            self._private[m, : m + 1] = private
-            ρ[: m + 1] -= coef * private
-        self._directions[m] = q
+        coef = float(q @ residual)
+        directions[m, :width] = q
         self._lower[m, :m] = h + again
-        self._lower[m, m] = root
+        self._lower[m, m] = math.sqrt(n)
         self._coefs[m] = coef
-        self.residual = self.residual - coef * q
+        self._residual = residual - coef * q
         self._pick_of_direction.append(i)
         self._gains.append(coef * coef)
         self.size += 1
-        return q, coef
+        return q[:p], coef
 
     def mark(self) -> Mark:
         """Return the current state, to which `before` and `rewind` can go back."""
-        if self._deferred:
-            self._compute_directions()
-        return Mark(self.picks, self.size, self.residual, self._private_residual.copy())
+        self._all_directions()
+        return Mark(self.picks, self.size, self._residual)
 
     def before(self, mark: Mark) -> Basis:
         """Return a read-only view of the basis at an earlier mark."""
         twin = copy.copy(self)
-        twin.picks, twin.size, twin.residual = mark.picks, mark.size, mark.residual
+        twin.picks, twin.size, twin._residual = mark
         return twin
 
     def rewind(self, mark: Mark) -> None:
         """Discard everything added since the mark."""
-        self.picks, self.size, self.residual = mark.picks, mark.size, mark.residual
-        self._private_residual[:] = 0.0
-        self._private_residual[: len(mark.private)] = mark.private
+        self.picks, self.size, self._residual = mark
         del self._gains[mark.picks :], self._pick_of_direction[mark.size :]
 
-    def copy(self) -> Basis:
-        """Return an independent copy, so that continuing a selection leaves it unchanged."""
-        twin = Basis(self.target, self.noise, self.tolerance)
-        for name, value in vars(self).items():
-            if isinstance(value, np.ndarray | list):
-                value = value.copy()
-            setattr(twin, name, value)
-        return twin
-
-    def _reserve(self) -> None:
-        have = len(self._rows)
-        if self.picks < have:
-            return
-        want = 2 * have
-        p = len(self.target)
-        self._directions = _padded(self._directions, (want, p))
-        self._rows = _padded(self._rows, (want, p))
-        self._lower = _padded(self._lower, (want, want))
-        self._coefs = _padded(self._coefs, (want,))
-        if self._private is not None:
-            self._private = _padded(self._private, (want, want))
-            self._private_residual = _padded(self._private_residual, (want,))
+    def _reserve(self) -> np.ndarray:
+        """Make room for one more pick; return the array of directions."""
+        directions, p, want = self._all_directions(), len(self.target), max(8, 2 * self.picks)
+        if self.picks >= len(self._rows):
+            self._rows = _padded(self._rows, (want, p))
+            self._lower = _padded(self._lower, (want, want))
+            self._coefs = _padded(self._coefs, (want,))
+            self._directions = _padded(directions, (want, p + want if self.noise else p))
+        assert self._directions is not None
+        return self._directions
 
 
 def independent(rows: np.ndarray, tolerance: float) -> int:
@@ -361,8 +327,12 @@ def greedy(
     """Continue every run to k picks, or until it must stop; `runs` are changed in place."""
     rows.run_on_device(candidates, runs, k, noise, rule)
     left = [i for i, run in enumerate(runs) if len(run.indices) < k]
-    if left:
-        _pick(rows, candidates[left], [runs[i] for i in left], k, noise=noise, rule=rule)
+    while left:
+        try:
+            _pick(rows, candidates[left], [runs[i] for i in left], k, noise=noise, rule=rule)
+            break
+        except StateLostError:  # continue from the picks made so far
+            continue
     for run in runs:
         run.stopped = run.stopped or "k"
     return runs
@@ -372,17 +342,14 @@ def _pick(
     rows: Rows, candidates: np.ndarray, runs: list[Run], k: int, *, noise: float, rule: Rule
 ) -> None:
     """Run the loop for runs that have not made all their picks."""
-    scores = rows.scores(candidates, noise, rule)
+    norms = np.array([run.basis.target_norm for run in runs])
+    scores = rows.scores(candidates, norms, noise, rule)
     for i, run in enumerate(runs):
         if run.indices:
             scores.deflate(i, rows.energy(run.basis.directions))
             scores.drop([i] * len(run.indices), run.indices)
     leaders = refresh(scores, runs, list(range(len(runs))))
-    lookahead = None
-    if len(runs) == 1 and scores.max_lookahead > 1:
-        from exempla.selection.lookahead import Lookahead
-
-        lookahead = Lookahead(rows, scores, runs[0], k, rule)
+    lookahead = scores.lookahead(rows, runs[0], k, rule) if len(runs) == 1 else None
     with _progress(rows, k) as bar:
         while picks := _decide(rows, scores, leaders, runs, k, rule):
             done = len(runs[0].indices)
@@ -459,27 +426,25 @@ def _winners(
 ) -> dict[int, int]:
     """Return the best row of each active run, the lowest of ties; −1 if none is left."""
     winners = {i: int(leaders.rows[i]) for i in active}
-    if leaders.certain:
-        return winners
-    led = [i for i in active if winners[i] >= 0]
-    lowest = np.full(len(runs), np.inf)  # lower bounds on the best scores
-    slack_c, slack_n = np.zeros(len(runs)), np.zeros(len(runs))
-    for i, row in zip(led, rows.take(leaders.rows[led])):
+    led = [] if leaders.certain else [i for i in active if winners[i] >= 0]
+    contested, lowest, slacks = [], [], []
+    for i, row in zip(led, rows.take(leaders.rows[led]) if led else ()):
         bounds = score_bounds(row[None], runs[i].basis, rows.tolerance, rule)
-        lowest[i] = tie_threshold(bounds[0][0])
-        slack_c[i], slack_n[i] = slack(scores, runs[i])
-    if scores.error == 0.0:
-        # No other row can beat the leader by more than rounding: only an earlier row can replace
-        # it, or none if the leader turns out to add nothing.
-        first = scores.first_above(lowest, slack_c, slack_n)
-        led = [i for i in led if first[i] != winners[i] or lowest[i] == -np.inf]
-    for i in led:
-        near = scores.ties(i, lowest[i], slack_c[i], slack_n[i], MAX_RESCORED + 1)
-        if len(near) > MAX_RESCORED and (scores.error > 0.0 or lowest[i] == -np.inf):
+        threshold = float(tie_threshold(bounds[0][0]))
+        if leaders.rivals[i] >= threshold:
+            contested.append(i)
+            lowest.append(threshold)
+            slacks.append(slack(scores, runs[i]))
+    if not contested:
+        return winners
+    slack_c, slack_n = np.array(slacks).T
+    found = scores.ties(contested, np.array(lowest), slack_c, slack_n, MAX_RESCORED + 1)
+    for i, near, threshold in zip(contested, found, lowest):
+        if len(near) > MAX_RESCORED and (scores.error > 0.0 or threshold == -np.inf):
             leaders = _recompute_in_float64(rows, scores, runs, i, winners[i])
             return _winners(rows, scores, leaders, runs, active, rule)
         near = np.union1d(near, [winners[i]])
-        if len(near) > 1 or lowest[i] == -np.inf:
+        if len(near) > 1 or threshold == -np.inf:
             best = best_row(rows.take(near), runs[i].basis, rows.tolerance, rule)
             winners[i] = int(near[best]) if best >= 0 else -1
     return winners
@@ -495,16 +460,3 @@ def _recompute_in_float64(
     if best_row(row, runs[i].basis, rows.tolerance, Rule.GAIN) < 0:
         scores.drop([i], [lead])
     return refresh(scores, runs, [i])
-
-
-def lowest_leader(
-    rows: Rows, scores: CandidateScores, leaders: Leaders, size: float, rule: Rule
-) -> int:
-    """Return the lowest row that ties with the leader; c of the single target must be fresh.
-
-    `size` is the length of the vectors whose difference is the residual.
-    """
-    slack = ROUNDING * size
-    own = slack * math.sqrt(rows.norms2[leaders.rows[0]]) if rule is Rule.PLAIN else slack
-    threshold = tie_threshold(leaders.scores) - own
-    return int(scores.first_above(threshold, np.array([slack]), np.zeros(1))[0])

@@ -1,9 +1,9 @@
-"""Candidate rows and their running scores: the interface that every array backend implements.
+"""Candidate rows and their running scores: the interface and its implementation for arrays.
 
-`Rows` holds the features of all candidates: a NumPy or torch array (`ArrayRows`), an array read by
-compiled passes (`numba_rows`), files on disk (`stored`) or several parts of any of these
-(`shards`). `CandidateScores` holds, for T targets at once, c = f·r and n = ‖f‖² + σ² − ‖Qᵀf‖² of
-every candidate, where the rows are, and returns only the leaders to the greedy loop in `engine`.
+`Rows` holds the features of all candidates: a NumPy or torch array or files on disk (`ArrayRows`),
+the same read by compiled passes (`numba_rows`), or several parts of any of these (`shards`).
+`CandidateScores` holds, for T targets at once, c = f·r and n = ‖f‖² + σ² − ‖Qᵀf‖² of every
+candidate, where the rows are, and returns only the leaders to the greedy loop in `engine`.
 
 Ties go to the lowest index. Another BLAS, number of threads or block size adds up products in a
 different order. The effect is bounded: a product f·r changes by at most ROUNDING·‖f‖·‖μ‖ (r is a
@@ -14,11 +14,11 @@ these bounds count as equal, so that no pick depends on the last bit of a sum.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 import array_api_compat
 import numpy as np
@@ -27,15 +27,20 @@ from exempla.arrays import Array
 
 MIN_ROW_NORM = 1e-60
 """Rows with a smaller norm count as zero: squares of their products would underflow."""
-FLOAT32_ERROR = 8 * 2.0**-24
-"""Bound on |fl(f·q) − f·q|/‖f‖ for a vectorised float32 product. The largest error measured for
-rows of 8 to 4096 entries, all-positive ones included, was 2.3 · 2⁻²⁴."""
 RELATIVE_TIE = 1e-12
 """Scores within this relative distance of the best are equal; the lowest index wins."""
 ROUNDING = 1e-14
 """Upper bound on the rounding error of a float64 product of unit vectors."""
+SWEEP_ROWS = 4096
+"""Rows that a lookahead pass follows at a time on a CPU: their scores stay in the cache."""
 _BLOCK_BYTES = {"cpu": 1 << 20, "gpu": 1 << 28}
 """Size of the float64 copies of blocks of rows: on a CPU a block stays in the cache."""
+_SCORED_ENTRIES = 1 << 16
+"""Scores that are compared at a time: they stay in the cache."""
+_MIN_LOOKAHEAD_ENTRIES = 1 << 20
+"""Smaller rows stay in the cache, where a pass per pick costs little."""
+
+T = TypeVar("T")
 
 
 def tie_threshold(scores: np.ndarray | float) -> np.ndarray:
@@ -79,27 +84,6 @@ class Rule(IntEnum):
     """c²/n: the decrease of the posterior variance. Exact SBQ."""
     PURSUIT = 1
     """c²/(‖f‖² + σ²): row-normalised matching pursuit."""
-    COSINE = 2
-    """c/‖f‖: the largest positive correlation."""
-    PLAIN = 3
-    """c itself. Herding."""
-
-    def scale(self, norms2: np.ndarray, noise: float) -> np.ndarray:
-        """Return the factor that c or c² of each row is multiplied by (1 for GAIN and PLAIN)."""
-        with np.errstate(divide="ignore"):
-            if self is Rule.PURSUIT:
-                return np.where(norms2 > 0, 1.0 / (norms2 + noise), 0.0)
-            if self is Rule.COSINE:
-                return np.where(norms2 > 0, 1.0 / np.sqrt(norms2), 0.0)
-        return np.ones_like(norms2)
-
-    def score(self, c: np.ndarray, n: np.ndarray, norms2: np.ndarray, noise: float) -> np.ndarray:
-        """Return scores from exact c and n."""
-        if self is Rule.GAIN:
-            with np.errstate(divide="ignore", invalid="ignore"):
-                return c * c / n
-        scale = self.scale(norms2, noise)
-        return c * c * scale if self is Rule.PURSUIT else c * scale
 
     def bounds(
         self,
@@ -112,103 +96,55 @@ class Rule(IntEnum):
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return lower and upper bounds on the score.
 
-        c is known up to slack_c·‖f‖ and n up to slack_n·‖f‖². Only for scores that use c².
+        c is known up to slack_c·‖f‖ and n up to slack_n·‖f‖².
         """
         size, error_c, error_n = np.abs(c), slack_c * np.sqrt(norms2), slack_n * norms2
-        lowest = self.score(np.maximum(size - error_c, 0.0), n + error_n, norms2, noise)
-        return lowest, self.score(size + error_c, n - error_n, norms2, noise)
+        if self is Rule.PURSUIT:
+            n, error_n = norms2 + noise, 0.0
+        with np.errstate(divide="ignore", invalid="ignore"):
+            lowest = np.maximum(size - error_c, 0.0) ** 2 / (n + error_n)
+            return lowest, (size + error_c) ** 2 / (n - error_n)
+
+
+class StateLostError(Exception):
+    """A place that held scores was restarted without them; the greedy loop opens them again."""
 
 
 @dataclass(frozen=True)
 class Leaders:
-    """The best score of each target and the row that has it (−inf and −1 if no row is left)."""
+    """The best row of each target by upper bounds on the scores."""
 
-    scores: np.ndarray
+    upper: np.ndarray
+    """(T,) upper bound of the leader's score; −inf if no row is left."""
     rows: np.ndarray
+    """(T,) row of the leader, −1 if none is left."""
+    rivals: np.ndarray
+    """(T,) largest upper bound among the other rows; +inf if it is unknown."""
     certain: bool = False
     """True if ties have already been settled in float64."""
 
-
-@dataclass
-class Pool:
-    """A few candidates of a single target with their c and n, used to guess the next picks."""
-
-    rows: np.ndarray
-    """(m,) row numbers, ascending."""
-    features: np.ndarray
-    """(m, p), in the precision of the rows."""
-    c: np.ndarray
-    n: np.ndarray
-    floor: np.ndarray
-    """n below this value means that the row adds nothing new."""
-    scale: np.ndarray
-    """`Rule.scale` of each row."""
-    rule: Rule
-
-    def step(self, j: int, direction: np.ndarray, coef: float) -> int:
-        """Apply one pick, remove row j, and return the best remaining row (−1 if none)."""
-        at = int(np.searchsorted(self.rows, j))
-        if at < len(self.rows) and self.rows[at] == j:
-            self.n[at] = -np.inf
-        best = self._advance(direction.astype(self.features.dtype), coef)
-        return int(self.rows[best]) if best >= 0 else -1
-
-    def _advance(self, q: np.ndarray, coef: float) -> int:
-        """Update c −= coef·v and n −= v², v = F q; return the position of the best row or −1."""
-        v = np.vecdot(self.features, q).astype(np.float64)
-        self.c, self.n = self.c - coef * v, self.n - v * v
-        left = np.flatnonzero(self.n > self.floor)
-        c, n, scale = self.c[left], self.n[left], self.scale[left]
-        scores = c * c / n if self.rule is Rule.GAIN else c * c * scale
-        return int(left[np.argmax(scores)]) if len(left) else -1
-
-
-@dataclass(frozen=True)
-class Steps:
-    """Consecutive guessed picks of a single target, one per entry, and the threshold after each.
-
-    Step s updates c −= coef·v and n −= v² for v = F q. Afterwards the next guess is right unless
-    the score of another row may reach its threshold, given the slacks (see
-    `CandidateScores.first_above`).
-    """
-
-    directions: np.ndarray
-    """(b, p)."""
-    coefs: np.ndarray
-    thresholds: np.ndarray
-    """Lower bound on the score of the next guess; +inf if there is no next guess."""
-    slack_c: np.ndarray
-    slack_n: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.coefs)
-
-
-@dataclass(frozen=True)
-class Swept:
-    """The result of `CandidateScores.sweep`."""
-
-    near: list[np.ndarray | None]
-    """After each step the rows that may reach its threshold, ascending; None if too many do."""
-    promising: np.ndarray
-    """Rows that reached a given fraction of a threshold after some step."""
+    @staticmethod
+    def merged(found: list[Leaders]) -> Leaders:
+        """Return the leaders among those of consecutive parts of the rows."""
+        upper, rows, rivals = (
+            np.stack([getattr(one, name) for one in found]) for name in ("upper", "rows", "rivals")
+        )
+        first = np.argmax(upper, axis=0)[None]  # the first part of ties: the lowest index
+        others = upper.copy()
+        np.put_along_axis(others, first, -np.inf, axis=0)
+        best, row = (np.take_along_axis(x, first, axis=0)[0] for x in (upper, rows))
+        return Leaders(best, row, np.maximum(others.max(axis=0), rivals.max(axis=0)))
 
 
 class CandidateScores(ABC):
-    """c and n of all candidates of T targets, updated pick after pick.
-
-    A backend that sets `max_lookahead` above 1 also implements the methods from `sweep` on.
-    """
+    """c and n of all candidates of T targets, updated pick after pick."""
 
     error: float
     """Bound on the error of one product f·q, in units of ‖f‖; 0 if sums are in float64."""
-    max_lookahead: int = 1
-    """Picks of a single target that one pass over the rows can check (`sweep`)."""
-    lookahead_batch: int = 1
-    """Checking this many picks costs as much as checking one."""
-    pool_sizes: tuple[int, int] = (1024, 8192)
-    """Smallest and largest number of rows to guess among. Chosen among 512 … 8192 rows as the
-    fewest passes per pick on Gaussian rows of 20 k × 1024 and 100 k to 400 k × 256."""
+
+    def lookahead(self, rows: Rows, run: Any, k: int, rule: Rule) -> Any:
+        """Return the `Lookahead` of a single target, or None if it does not pay off."""
+        return None
 
     @abstractmethod
     def refresh(self, targets: list[int], residuals: np.ndarray) -> Leaders:
@@ -219,19 +155,22 @@ class CandidateScores(ABC):
         """Apply one pick per target in one pass: c −= coef·v and n −= v² with v = F q, q (T, p)."""
 
     @abstractmethod
-    def first_above(
-        self, thresholds: np.ndarray, slack_c: np.ndarray, slack_n: np.ndarray
-    ) -> np.ndarray:
-        """Return, per target, the lowest row whose score may reach its threshold, or −1.
-
-        The slacks bound the errors of c (in units of ‖f‖) and of n (in units of ‖f‖²).
-        """
+    def leaders(self) -> Leaders:
+        """Return all leaders from the current c and n."""
 
     @abstractmethod
     def ties(
-        self, target: int, threshold: float, slack_c: float, slack_n: float, limit: int
-    ) -> np.ndarray:
-        """Return the first `limit` rows whose score for a target may reach the threshold."""
+        self,
+        targets: list[int],
+        thresholds: np.ndarray,
+        slack_c: np.ndarray,
+        slack_n: np.ndarray,
+        limit: int,
+    ) -> list[np.ndarray]:
+        """Return, for each of these targets, the first `limit` rows that may reach its threshold.
+
+        The slacks bound the errors of c (in units of ‖f‖) and of n (in units of ‖f‖²).
+        """
 
     @abstractmethod
     def deflate(self, target: int, energy: np.ndarray) -> None:
@@ -244,38 +183,6 @@ class CandidateScores(ABC):
     @abstractmethod
     def to_float64(self) -> None:
         """Compute products in float64 from now on (`error` becomes 0)."""
-
-    def sweep(self, steps: Steps, limit: int, fraction: float) -> Swept:
-        """Try guessed steps in one pass without changing c and n.
-
-        Find the rows that may reach the threshold after each step (at most `limit`), and those
-        that reach `fraction` of it.
-        """
-        raise NotImplementedError
-
-    def commit(self, count: int) -> None:
-        """Apply the first `count` steps of the last sweep to c and n without another pass."""
-        raise NotImplementedError
-
-    def pool(self, rows: np.ndarray) -> Pool:
-        """Return these rows (ascending) with their c and n."""
-        raise NotImplementedError
-
-    def features(self, rows: np.ndarray) -> np.ndarray:
-        """Return these rows on the host, in their own precision."""
-        raise NotImplementedError
-
-    def values(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return c and n of these rows on the host."""
-        raise NotImplementedError
-
-    def leaders(self) -> Leaders:
-        """Return all leaders from the current c and n."""
-        raise NotImplementedError
-
-    def best(self, count: int) -> np.ndarray:
-        """Return the `count` rows of highest score, or all that are left, ascending."""
-        raise NotImplementedError
 
 
 class Rows(ABC):
@@ -305,10 +212,6 @@ class Rows(ABC):
     def take(self, indices: np.ndarray) -> np.ndarray:
         """Return (m, p) rows in float64, on the host."""
 
-    @abstractmethod
-    def split(self, bounds: list[int]) -> list[Rows]:
-        """Return consecutive parts, cut at the bounds 0 = b_0 < b_1 < … = t."""
-
     def run_on_device(
         self, candidates: np.ndarray, runs: list[Any], k: int, noise: float, rule: Rule
     ) -> None:
@@ -316,44 +219,49 @@ class Rows(ABC):
         return
 
     @abstractmethod
-    def scores(self, candidates: np.ndarray, noise: float, rule: Rule) -> CandidateScores:
-        """Return the scores of the candidates, (T, t) bool; call `refresh` first."""
+    def scores(
+        self,
+        candidates: np.ndarray,
+        target_norms: np.ndarray,
+        noise: float,
+        rule: Rule,
+        lookahead: bool = False,
+    ) -> CandidateScores:
+        """Return the scores of the candidates, (T, t) bool; call `refresh` first.
+
+        `LookaheadScores` for a single target, if they pay off or `lookahead` asks for them.
+        """
 
 
 class ArrayRows(Rows):
-    """Rows of one (t, p) float32 or float64 array; `tolerance` may be that of another dtype."""
+    """Rows of one (t, p) float32 or float64 array, or of `exempla.store.StoredRows`.
 
-    def __init__(self, array: Array, tolerance: float | None = None) -> None:
+    `tolerance` may be that of another dtype. All sums are in float64.
+    """
+
+    error = 0.0
+    """Bound on the error of `multiply` in units of ‖f‖, where it sums in float32."""
+    readings = 0
+    """Passes over stored rows so far."""
+
+    def __init__(self, array: Any, tolerance: float | None = None) -> None:
         self.array = array
-        self._set_device(array[:0])
+        self.is_stored = hasattr(array, "stream")
+        some = array[:0]
+        self.xp, self.device = array_api_compat.array_namespace(some), array_api_compat.device(some)
         self.t, self.p = (int(size) for size in array.shape)
-        self.single = array.dtype == self.xp.float32
+        self.single = some.dtype == self.xp.float32
         self.tolerance = tolerance or (1e-5 if self.single else 1e-11)
-        place = "cpu" if array_api_compat.is_numpy_array(array[:0]) else "gpu"
+        self.on_cpu = isinstance(some, np.ndarray)
+        place = "cpu" if self.on_cpu else "gpu"
         self.block_rows = max(1, _BLOCK_BYTES[place] // (8 * max(1, self.p)))
+        self.sweep_rows = SWEEP_ROWS if self.on_cpu else self.block_rows
+        self._last: tuple[bytes, np.ndarray] | None = None
         with np.errstate(over="ignore", invalid="ignore"):  # `select` reports such rows
-            norms2 = self.squares()
+            norms2 = self._squares()
         norms2[norms2 < MIN_ROW_NORM**2] = 0.0
         self.norms2_here = norms2
         self.norms2 = self.host(norms2)
-
-    def _set_device(self, like: Array) -> None:
-        self.xp = array_api_compat.array_namespace(like)
-        self.device = array_api_compat.device(like)
-
-    def squares(self) -> Array:
-        """Return the squared norms, summed in float64 where the rows are."""
-        out = self.xp.empty(self.t, dtype=self.xp.float64, device=self.device)
-        for part, block in self.blocks():
-            out[part] = self.xp.sum(block * block, axis=1)
-        return out
-
-    def blocks(self, n_vectors: int = 1) -> Iterator[tuple[slice, Array]]:
-        """Yield the rows in float64, in blocks large enough for products with `n_vectors`."""
-        step = max(self.block_rows, min(1024, 8 * n_vectors))
-        for start in range(0, self.t, step):
-            part = slice(start, min(start + step, self.t))
-            yield part, self.xp.astype(self.array[part], self.xp.float64, copy=False)
 
     def here(self, values: np.ndarray) -> Array:
         """Return a host array on the device of the rows."""
@@ -361,9 +269,44 @@ class ArrayRows(Rows):
 
     def host(self, values: Array) -> np.ndarray:
         """Return an array of the rows' library as a NumPy array."""
-        if isinstance(values, np.ndarray):
-            return values
-        return values.detach().cpu().numpy()
+        return values if isinstance(values, np.ndarray) else values.detach().cpu().numpy()
+
+    def pieces(self) -> Iterator[tuple[slice, Array]]:
+        """Yield all rows in order, in as many arrays as they are read in."""
+        if not self.is_stored:
+            yield slice(0, self.t), self.array
+            return
+        self.readings += 1
+        yield from self.array.stream(SWEEP_ROWS)
+
+    def blocks(self, n_vectors: int = 1) -> Iterator[tuple[slice, Array]]:
+        """Yield the rows in float64, in blocks large enough for products with `n_vectors`."""
+        step = max(self.block_rows, min(1024, 8 * n_vectors))
+        for here, rows in self.pieces():
+            for start in range(0, len(rows), step):
+                block = self.xp.astype(rows[start : start + step], self.xp.float64, copy=False)
+                yield slice(here.start + start, here.start + start + len(block)), block
+
+    def over_blocks(self, work: Callable[[slice, Array], T]) -> list[T]:
+        """Call work(part, rows) on blocks of `sweep_rows` rows; return the results in order."""
+        return [
+            found
+            for here, rows in self.pieces()
+            for found in self._over_part(work, here.start, rows, 0, len(rows))
+        ]
+
+    def _over_part(
+        self, work: Callable[[slice, Array], T], first: int, rows: Array, start: int, stop: int
+    ) -> list[T]:
+        bounds = [*range(start, stop, self.sweep_rows), stop]
+        return [work(slice(first + a, first + b), rows[a:b]) for a, b in pairwise(bounds)]
+
+    def _squares(self) -> Array:
+        """Return the squared norms, where the rows are."""
+        out = self.xp.empty(self.t, dtype=self.xp.float64, device=self.device)
+        for part, block in self.blocks():
+            out[part] = self.xp.sum(block * block, axis=1)
+        return out
 
     def products(self, vectors: Array) -> Array:
         """Return the (m, t) float64 products with the vectors (m, p), where the rows are."""
@@ -372,15 +315,48 @@ class ArrayRows(Rows):
             out[:, part] = vectors @ block.T
         return out
 
-    def rough_products(self, q: Array) -> Array:
-        """Return the (t,) products with one vector in the precision of the rows."""
-        if isinstance(self.array, np.ndarray):
-            # A dot product per row is three times faster here than the matrix-vector product.
-            return np.vecdot(self.array, q)
-        return self.array @ q
+    def directions(self, directions: np.ndarray, exact: bool) -> Array:
+        """Return directions (b, p) in the form that `multiply` takes; `exact` asks for float64."""
+        return self.here(directions)
+
+    def multiply(self, rows: Array, directions: Array) -> Array:
+        """Return the (b, m) products of rows (m, p) with directions."""
+        return directions @ self.xp.astype(rows, self.xp.float64, copy=False).T
+
+    def follow(
+        self,
+        V: Array,
+        c: Array,
+        n: Array,
+        slack: Array,
+        coefs: np.ndarray,
+        thresholds: np.ndarray,
+        n_decreases: bool,
+    ) -> Array:
+        """Return which rows of a block have (|c| + slack)² ≥ threshold·n after any step.
+
+        Step s subtracts coef·V[s] from c, and V[s]² from n if `n_decreases`; both are changed.
+        """
+        reach = self.xp.zeros_like(c, dtype=self.xp.bool)
+        products = self.xp.astype(V, self.xp.float64)
+        with np.errstate(invalid="ignore"):  # 0 · inf for removed rows
+            for v, coef, threshold in zip(products, coefs.tolist(), thresholds.tolist()):
+                c -= coef * v
+                if n_decreases:
+                    n -= v * v
+                if threshold < np.inf:
+                    reach |= (abs(c) + slack) ** 2 >= threshold * n
+        return reach
 
     def project(self, vectors: np.ndarray) -> np.ndarray:
+        if self._last is not None and self._last[0] == vectors.tobytes():
+            return self._last[1]
         return self.host(self.products(self.here(vectors)))
+
+    def align(self, targets: np.ndarray) -> np.ndarray:
+        if self.is_stored:  # the scores and the certificate need z, too: do not read again
+            self._last = targets.tobytes(), self.project(targets)
+        return super().align(targets)
 
     def energy(self, directions: np.ndarray) -> np.ndarray:
         out = self.xp.zeros(self.t, dtype=self.xp.float64, device=self.device)
@@ -390,177 +366,129 @@ class ArrayRows(Rows):
             out[part] = self.xp.sum(inside * inside, axis=1)
         return self.host(out)
 
+    def features(self, indices: np.ndarray) -> np.ndarray:
+        """Return (m, p) rows on the host, in their own precision."""
+        return self.host(self.array[self.here(np.asarray(indices, dtype=np.int64))])
+
     def take(self, indices: np.ndarray) -> np.ndarray:
-        picked = self.array[self.here(np.asarray(indices, dtype=np.int64))]
-        return self.host(picked).astype(np.float64)
+        return self.features(indices).astype(np.float64)
 
     def split(self, bounds: list[int]) -> list[Rows]:
-        cuts = pairwise(bounds)
-        return [type(self)(self.array[start:stop], self.tolerance) for start, stop in cuts]
+        """Return consecutive parts, cut at the bounds 0 = b_0 < b_1 < … = t."""
+        cut = self.array.part if self.is_stored else lambda start, stop: self.array[start:stop]
+        return [type(self)(cut(*part), self.tolerance) for part in pairwise(bounds)]
 
     def run_on_device(
         self, candidates: np.ndarray, runs: list[Any], k: int, noise: float, rule: Rule
     ) -> None:
-        if isinstance(self.array, np.ndarray) or not self.single:
-            return
-        from exempla.selection.device import run_on_device
+        if self.single and not self.on_cpu:
+            from exempla.selection.device import run_on_device
 
-        run_on_device(self, candidates, runs, k, noise, rule)
+            run_on_device(self, candidates, runs, k, noise, rule)
 
-    def scores(self, candidates: np.ndarray, noise: float, rule: Rule) -> CandidateScores:
-        return ArrayCandidates(self, candidates, noise, rule)
+    def scores(
+        self,
+        candidates: np.ndarray,
+        target_norms: np.ndarray,
+        noise: float,
+        rule: Rule,
+        lookahead: bool = False,
+    ) -> CandidateScores:
+        worthwhile = self.is_stored or self.t * self.p > _MIN_LOOKAHEAD_ENTRIES
+        if len(candidates) == 1 and (lookahead or worthwhile):
+            from exempla.selection.sweeps import SweptCandidates
+
+            return SweptCandidates(self, candidates, target_norms, noise, rule)
+        return ArrayCandidates(self, candidates, target_norms, noise, rule)
 
 
 class ArrayCandidates(CandidateScores):
     """c and n are (T, t) float64 arrays beside the rows; a removed row has n = −inf."""
 
-    def __init__(self, rows: ArrayRows, candidates: np.ndarray, noise: float, rule: Rule) -> None:
+    def __init__(
+        self,
+        rows: ArrayRows,
+        candidates: np.ndarray,
+        target_norms: np.ndarray,
+        noise: float,
+        rule: Rule,
+    ) -> None:
         self.rows, self.noise, self.rule, self.xp = rows, noise, rule, rows.xp
         # Zero rows explain nothing, and 0/0 must never win.
         kept = candidates & (rows.norms2 > 0)
         self.n = rows.here(np.where(kept, rows.norms2 + noise, -np.inf))
         self.c = self.xp.zeros_like(self.n)
-        self.scale = rows.here(rule.scale(rows.norms2, noise))
-        self.lengths = rows.here(np.sqrt(rows.norms2))
-        self.floor = rows.norms2_here * rows.tolerance
+        self.norms2 = rows.norms2_here
+        self.lengths = self.xp.sqrt(self.norms2)
+        self.floor = self.norms2 * rows.tolerance
+        self.whole = None if rule is Rule.GAIN else self.norms2 + noise
+        self._rounding = rows.here(ROUNDING * target_norms)[:, None]
         # Many targets are one matrix product, which is computed in float64 throughout.
-        self.error = FLOAT32_ERROR if rows.single and len(candidates) == 1 else 0.0
-        self._swept: tuple[list[float], list[Array]] = [], []
-        """Coefficients and products of the last sweep."""
+        self.error = rows.error if len(candidates) == 1 else 0.0
 
     def refresh(self, targets: list[int], residuals: np.ndarray) -> Leaders:
-        fresh = self.rows.products(self.rows.here(residuals))
-        for i, c in zip(targets, fresh):
+        for i, c in zip(targets, self.rows.here(self.rows.project(residuals))):
             self.c[i] = c
         return self.leaders()
 
     def update(self, directions: np.ndarray, coefs: np.ndarray) -> Leaders:
-        if len(directions) == 1:
-            self._apply(slice(None), self._product(directions[0])[None], self.rows.here(coefs))
-        else:
-            Q, b = self.rows.here(directions), self.rows.here(coefs)
+        Q, b = self.rows.here(directions), self.rows.here(coefs)[:, None]
+
+        def updated() -> Iterator[slice]:
             for part, block in self.rows.blocks(len(Q)):
-                self._apply(part, Q @ block.T, b)
-        return self.leaders()
+                v = Q @ block.T
+                self.c[:, part] -= b * v
+                self.n[:, part] -= v * v
+                yield part
 
-    def _product(self, direction: np.ndarray) -> Array:
-        rows, xp = self.rows, self.xp
-        if rows.single and self.error == 0.0:
-            return rows.products(rows.here(direction[None]))[0]
-        q = xp.astype(rows.here(direction), rows.array.dtype)
-        return xp.astype(rows.rough_products(q), xp.float64)
-
-    def _apply(self, part: slice, v: Array, coefs: Array) -> None:
-        self.c[:, part] -= coefs[:, None] * v
-        self.n[:, part] -= v * v
+        return self._leaders(updated())
 
     def leaders(self) -> Leaders:
-        best, rows = [], []
-        for targets in self._groups():
-            scores = self._upper_bounds(targets)
-            at = self.xp.argmax(scores, axis=1)
-            best.append(self.rows.host(self.xp.take_along_axis(scores, at[:, None], axis=1)[:, 0]))
-            rows.append(self.rows.host(at))
-        scores = np.concatenate(best)
-        return Leaders(scores, np.where(scores > -np.inf, np.concatenate(rows), -1))
+        step = max(self.rows.block_rows, _SCORED_ENTRIES // len(self.c))
+        starts = range(0, self.rows.t, step)
+        return self._leaders(slice(start, min(start + step, self.rows.t)) for start in starts)
 
-    def first_above(
-        self, thresholds: np.ndarray, slack_c: np.ndarray, slack_n: np.ndarray
-    ) -> np.ndarray:
-        found = []
-        for part in self._groups():
-            wanted, more_c, less_n = (
-                self.rows.here(values[part])[:, None] for values in (thresholds, slack_c, slack_n)
-            )
-            scores = self._upper_bounds(part, more_c, less_n)
-            reach = self.xp.astype((scores >= wanted) & (scores > -np.inf), self.xp.int8)
-            rows = self.rows.host(self.xp.argmax(reach, axis=1))
-            found.append(np.where(self.rows.host(self.xp.any(reach, axis=1)), rows, -1))
-        return np.concatenate(found)
-
-    def _groups(self) -> list[slice]:
-        """Return the targets to score together: all on a GPU, where launches are the cost."""
-        if isinstance(self.c, np.ndarray):
-            return [slice(i, i + 1) for i in range(len(self.c))]
-        return [slice(0, len(self.c))]
+    def _leaders(self, parts: Iterable[slice]) -> Leaders:
+        """Return the leaders by upper bounds that allow for rounding alone."""
+        xp, host, found = self.xp, self.rows.host, []
+        for part in parts:
+            c, n, norms2 = self.c[:, part], self.n[:, part], self.norms2[part]
+            upper = xp.abs(c) + self._rounding * self.lengths[part]
+            divisor = n - ROUNDING * norms2 if self.whole is None else self.whole[part]
+            # Rows that are alive have n far above rounding: the tolerance is 1000 times larger.
+            alive = n > self.floor[part] - ROUNDING * norms2
+            with np.errstate(divide="ignore", invalid="ignore"):
+                upper = xp.where(alive, upper * upper / divisor, -np.inf)
+            at = xp.argmax(upper, axis=1)[:, None]
+            best = xp.take_along_axis(upper, at, axis=1)[:, 0]
+            upper[xp.arange(len(c), device=self.rows.device), at[:, 0]] = -np.inf
+            rivals = xp.max(upper, axis=1) if self.error == 0.0 else xp.full_like(best, np.inf)
+            best, row, rivals = host(best), host(at[:, 0]), host(rivals)
+            row = np.where(best > -np.inf, row + part.start, -1)
+            found.append(Leaders(best, row, rivals))
+        return Leaders.merged(found)
 
     def ties(
-        self, target: int, threshold: float, slack_c: float, slack_n: float, limit: int
-    ) -> np.ndarray:
-        scores = self._upper_bounds(slice(target, target + 1), slack_c, slack_n)[0]
-        reach = (scores >= threshold) & (scores > -np.inf)
-        return self.rows.host(self.xp.nonzero(reach)[0][:limit])
-
-    def _upper_bounds(self, targets: slice, slack_c: Any = None, slack_n: Any = None) -> Array:
-        """Return upper bounds on the scores; −inf for removed rows and rows with nothing new.
-
-        Without slacks these are the scores themselves.
-        """
-        xp, c, n = self.xp, self.c[targets], self.n[targets]
-        squared = self.rule in (Rule.GAIN, Rule.PURSUIT)
-        alive = n > self.floor
-        if slack_c is not None and slack_n is not None:
-            c = (xp.abs(c) if squared else c) + slack_c * self.lengths
-            error = slack_n * self.rows.norms2_here
-            n, alive = n - error, n + error > self.floor
-        scores = c * c if squared else c
-        if self.rule is Rule.GAIN:
-            positive = n > 0  # otherwise n could be zero, and the score anything
-            scores = scores / xp.where(positive, n, xp.ones_like(n))
-            scores = xp.where(positive, scores, xp.full_like(n, np.inf))
-        else:
-            scores = scores * self.scale
-        return xp.where(alive, scores, xp.full_like(scores, -np.inf))
-
-    # Lookahead: used by `shards`, where a message costs more than a pass.
-
-    def pool(self, rows: np.ndarray) -> Pool:
-        here, host = self.rows.here(rows), self.rows.host
-        floor, scale = host(self.floor[here]), host(self.scale[here])
-        return Pool(rows, self.features(rows), *self.values(rows), floor, scale, self.rule)
-
-    def features(self, rows: np.ndarray) -> np.ndarray:
-        return self.rows.host(self.rows.array[self.rows.here(rows)])
-
-    def values(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        here = self.rows.here(rows)
-        return self.rows.host(self.c[0][here]), self.rows.host(self.n[0][here])
-
-    def best(self, count: int) -> np.ndarray:
-        scores = self.rows.host(self._upper_bounds(slice(0, 1))[0])
-        rows = np.arange(len(scores))
-        if count < len(scores):
-            rows = np.sort(np.argpartition(scores, len(scores) - count)[-count:])
-        return rows[scores[rows] > -np.inf]
-
-    def sweep(self, steps: Steps, limit: int, fraction: float) -> Swept:
-        xp, before = self.xp, (self.c, self.n)
-        self._swept = steps.coefs.tolist(), []
-        near: list[np.ndarray | None] = []
-        promising = xp.zeros(self.rows.t, dtype=xp.bool, device=self.rows.device)
-        for s in range(len(steps)):
-            v = self._product(steps.directions[s])[None]
-            self._swept[1].append(v)
-            self.c, self.n = self.c - self._swept[0][s] * v, self.n - v * v
-            threshold = float(steps.thresholds[s])
-            if threshold == np.inf:
-                near.append(np.zeros(0, np.int64))
-                continue
-            slacks = float(steps.slack_c[s]), float(steps.slack_n[s])
-            upper = self._upper_bounds(slice(0, 1), *slacks)[0]
-            alive = upper > -np.inf
-            promising = promising | (alive & (upper >= fraction * threshold))
-            found = self.rows.host(xp.nonzero(alive & (upper >= threshold))[0])
-            near.append(None if len(found) > limit else found)
-        self.c, self.n = before
-        return Swept(near, self.rows.host(xp.nonzero(promising)[0]))
-
-    def commit(self, count: int) -> None:
-        for coef, v in list(zip(*self._swept))[:count]:
-            self.c, self.n = self.c - coef * v, self.n - v * v
+        self,
+        targets: list[int],
+        thresholds: np.ndarray,
+        slack_c: np.ndarray,
+        slack_n: np.ndarray,
+        limit: int,
+    ) -> list[np.ndarray]:
+        found = []
+        for i, threshold, more, less in zip(targets, thresholds, slack_c, slack_n):
+            error = float(less) * self.norms2
+            upper = self.xp.abs(self.c[i]) + float(more) * self.lengths
+            divisor = self.n[i] - error if self.whole is None else self.whole
+            with np.errstate(invalid="ignore"):  # 0 · inf for removed rows
+                reach = upper * upper >= max(float(threshold), 0.0) * divisor
+            reach = reach & (self.n[i] + error > self.floor)
+            found.append(self.rows.host(self.xp.nonzero(reach)[0][:limit]))
+        return found
 
     def deflate(self, target: int, energy: np.ndarray) -> None:
-        n = self.rows.norms2_here + self.noise - self.rows.here(energy)
+        n = self.norms2 + self.noise - self.rows.here(energy)
         out = self.n[target] == -np.inf
         self.n[target] = self.xp.where(out, self.n[target], n)
 

@@ -92,21 +92,15 @@ def _any(array: Array) -> bool:
 
 def wrap(array: Array, picks: int | None = None) -> Rows:
     """Return the fastest `Rows` for a float32 or float64 array, or for stored rows."""
-    t, p = array.shape
-    if _is_stored(array):
-        if array.dtype not in (np.float32, np.float64):
-            raise ExemplaError(f"stored rows have type {array.dtype}; store float32 or float64")
-        if t * p > MAX_FLOAT64_ENTRIES:
-            from exempla.selection.stored import StoredNumbaRows
-
-            return StoredNumbaRows(array)
-        array = array[:]
-    if not isinstance(array, np.ndarray):
+    entries, stored = array.shape[0] * array.shape[1], _is_stored(array)
+    if stored and array.dtype not in (np.float32, np.float64):
+        raise ExemplaError(f"stored rows have type {array.dtype}; store float32 or float64")
+    if not stored and not isinstance(array, np.ndarray):
         return ArrayRows(array)
     tolerance = 1e-5 if array.dtype == np.float32 else 1e-11
-    if t * p <= MAX_FLOAT64_ENTRIES:
-        return ArrayRows(array.astype(np.float64), tolerance)
-    if picks is not None and t * p * picks <= MAX_NUMPY_WORK:
+    if entries <= MAX_FLOAT64_ENTRIES:
+        return ArrayRows(array[:].astype(np.float64), tolerance)
+    if not stored and picks is not None and entries * picks <= MAX_NUMPY_WORK:
         return ArrayRows(array, tolerance)
     try:
         from exempla.selection.numba_rows import NumbaRows

@@ -6,6 +6,7 @@ per target. SBQ, matching pursuit and their relatives share the greedy loop in `
 
 from __future__ import annotations
 
+import copy
 import math
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
@@ -22,10 +23,9 @@ from exempla.selection.engine import (
     Run,
     greedy,
     independent,
-    lowest_leader,
     score_bounds,
 )
-from exempla.selection.rows import Rows, Rule, descending, first_of_best
+from exempla.selection.rows import ROUNDING, Rows, Rule, descending, first_of_best
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class Problem:
         start, available = self.starts[i], int(self.candidates[i].sum())
         if start is None:
             return Run(self.basis(i, noise), available)
-        return Run(start.state.basis.copy(), available, [int(j) for j in start.indices])
+        return Run(copy.deepcopy(start.state.basis), available, [int(j) for j in start.indices])
 
     def only(self, i: int) -> Problem:
         """Return the problem of target i alone."""
@@ -254,13 +254,13 @@ class NonNegative(Selector):
         from exempla.selection.nnls import GrowingNNLS
 
         rows, target = problem.rows, problem.targets[0]
-        fit = GrowingNNLS(target)
-        scores = rows.scores(problem.candidates, 0.0, Rule.COSINE)
+        fit, left = GrowingNNLS(target), problem.candidates[0].copy()
+        lengths = np.sqrt(np.where(left, rows.norms2, 1.0))
         indices: list[int] = []
         errors = [float(target @ target)]
 
         def take(j: int, row: np.ndarray) -> None:
-            scores.drop([0], [j])
+            left[j] = False
             fit.add(row)
             indices.append(j)
             errors.append(float(fit.residual @ fit.residual))
@@ -269,15 +269,15 @@ class NonNegative(Selector):
         if start is not None:
             for j, row in zip(start.indices, start.state.rows):
                 take(int(j), row)
-        stopped = "k"
+        stopped, slack = "k", ROUNDING * fit.scale
         while len(indices) < k:
-            leaders = scores.refresh([0], fit.residual[None])
-            best = float(leaders.scores[0])
+            correlation = rows.project(fit.residual[None])[0] / lengths
+            correlation = np.where(left, correlation, -np.inf)
+            best = float(correlation.max())
             if errors[-1] <= MATCHED_RATIO**2 * errors[0] or best <= fit.TOLERANCE * fit.scale:
-                finished = len(indices) >= int(problem.candidates[0].sum())
-                stopped = "candidates" if finished else "residual"
+                stopped = "residual" if left.any() else "candidates"
                 break
-            j = lowest_leader(rows, scores, leaders, fit.scale, Rule.COSINE)
+            j = first_of_best(correlation - slack, correlation + slack)
             take(j, rows.take(np.array([j]))[0])
         picked = rows.take(np.array(indices, dtype=np.int64))
         return Outcome(
@@ -376,22 +376,19 @@ class Herding(Selector):
     def _one(self, problem: Problem, k: int) -> Outcome:
         rows, target = problem.rows, problem.targets[0]
         sign = -1.0 if problem.sides[0] == "opponents" else 1.0
-        run = problem.resume(0, 0.0)
+        run, left = problem.resume(0, 0.0), problem.candidates[0].copy()
         basis, indices = run.basis, run.indices
-        scores = rows.scores(problem.candidates, 0.0, Rule.PLAIN)
-        scores.drop([0] * len(indices), indices)
-        stopped = "k"
-        while len(indices) < k:
+        left[indices] = False
+        while len(indices) < k and left.any():
             wanted = sign * target - basis.rows.sum(axis=0) / (len(indices) + 1)
-            leaders = scores.refresh([0], wanted[None])
-            if leaders.rows[0] < 0:
-                stopped = "candidates"
-                break
-            size = float(np.linalg.norm(target) + np.linalg.norm(wanted))
-            j = lowest_leader(rows, scores, leaders, size, Rule.PLAIN)
-            scores.drop([0], [j])
+            c = np.where(left, rows.project(wanted[None])[0], -np.inf)
+            slack = ROUNDING * (np.linalg.norm(target) + np.linalg.norm(wanted))
+            slack = slack * np.sqrt(rows.norms2)
+            j = first_of_best(c - slack, c + slack)
+            left[j] = False
             basis.add(rows.take(np.array([j]))[0])
             indices.append(j)
+        stopped = "k" if len(indices) == k else "candidates"
         outcome = Outcome.of(indices, basis, stopped)
         weights = np.full(len(indices), sign / max(1, len(indices)))
         residual = target - weights @ basis.rows

@@ -18,7 +18,7 @@ import numpy as np
 
 from exempla.checks import check_choice, whole_number
 from exempla.errors import ExemplaError
-from exempla.selection.rows import ArrayRows, Rows
+from exempla.selection.rows import ArrayRows
 from exempla.selection.select import as_rows
 from exempla.selection.selectors import Outcome, Problem, Selector
 from exempla.selection.shards import Call, LocalTransport, Part, Parts, ShardedRows
@@ -38,7 +38,8 @@ class Local(Backend):
     @contextmanager
     def opened(self, features: Any, shards: int) -> Iterator[ShardedRows]:
         """Split the rows into views."""
-        whole: Rows = as_rows(features)
+        whole = as_rows(features)
+        assert isinstance(whole, ArrayRows)  # `Sharded.placed` returns other rows as they are
         parts = whole.split(cuts_of(whole.t, shards))
         yield ShardedRows(LocalTransport(Parts([Part(part) for part in parts])))
 

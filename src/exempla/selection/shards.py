@@ -7,7 +7,8 @@ not travel, except for the few promising ones among which the next picks are gue
 
 One round trip reaches all places at once: the calls queued since the last one (`tell`), then a call
 with an answer (`ask`). A transport implements `_deliver` and carries bytes, so that messages can be
-counted, logged, and sent again to a place that lost its state.
+counted. A place that was restarted without its scores raises `StateLostError`, and the greedy loop
+opens the scores again.
 """
 
 from __future__ import annotations
@@ -16,35 +17,14 @@ import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from enum import Enum
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from exempla.selection.rows import CandidateScores, Leaders, Pool, Rows, Rule, Steps, Swept
+from exempla.selection.rows import CandidateScores, Leaders, Rows, Rule, StateLostError
 from exempla.selection.selectors import Continuation, Outcome, Problem, Selector
-
-
-@dataclass(frozen=True)
-class _Excerpt:
-    """Some rows of a single target with their c and n; features only of those not yet sent."""
-
-    rows: np.ndarray
-    """Ascending."""
-    c: np.ndarray
-    n: np.ndarray
-    new: np.ndarray
-    """Positions in `rows` whose features follow."""
-    features: np.ndarray
-
-
-@dataclass(frozen=True)
-class _PartSwept:
-    """The result of a sweep in one part."""
-
-    near: list[np.ndarray | None]
-    excerpt: _Excerpt
+from exempla.selection.sweeps import LookaheadScores, Pool, Steps, Swept
 
 
 class Part:
@@ -55,17 +35,20 @@ class Part:
 
     def __init__(self, rows: Rows) -> None:
         self.rows = rows
-        self.scores: CandidateScores
-        self.start, self.noise, self.rule = 0, 0.0, Rule.GAIN
-        self.excerpted = self.sent = np.zeros(0, np.int64)
-        """Rows of the last excerpt, and rows whose features the caller has."""
+        self.scores: Any = None
+        self.start = 0
 
     def call(self, name: str, *args: Any) -> Any:
         """Call a method of this part, otherwise of its rows or of its scores."""
         for owner in (self, self.rows):
             if hasattr(owner, name):
                 return getattr(owner, name)(*args)
-        return getattr(self.scores, name)(*args)
+        return getattr(self._opened(), name)(*args)
+
+    def _opened(self) -> Any:
+        if self.scores is None:
+            raise StateLostError
+        return self.scores
 
     def describe(self) -> tuple[int, int, float, np.ndarray]:
         """Return t, p, tolerance and squared norms."""
@@ -87,69 +70,38 @@ class Part:
         # A part is never continued, so its basis need not travel.
         return [replace(o, state=Continuation(o.state.rows, o.state.target)) for o in outcomes]
 
-    def open_scores(self, noise: float, rule: Rule, start: int, candidates: np.ndarray) -> float:
+    def open_scores(
+        self, norms: np.ndarray, noise: float, rule: Rule, start: int, candidates: np.ndarray
+    ) -> float:
         """Start new scores; `start` is the global number of the first row. Return their error."""
-        self.start, self.noise, self.rule = start, noise, rule
-        self.scores = self.rows.scores(candidates, noise, rule)
-        self.excerpted = self.sent = np.zeros(0, np.int64)
+        self.start = start
+        self.scores = self.rows.scores(candidates, norms, noise, rule, lookahead=True)
         return self.scores.error
-
-    def refresh(self, targets: list[int], residuals: np.ndarray) -> tuple[Leaders, _Excerpt | None]:
-        """Refresh the scores; for a single target also return the last excerpt again."""
-        leaders = self.scores.refresh(targets, residuals)
-        return leaders, self._excerpt(self.excerpted) if len(targets) == 1 else None
 
     def drop(self, targets: list[int], rows: list[int]) -> None:
         """Remove those of the rows (global numbers) that are in this part."""
         stop = self.start + self.rows.t
         here = [(i, j - self.start) for i, j in zip(targets, rows) if self.start <= j < stop]
         if here:
-            self.scores.drop([i for i, _ in here], [j for _, j in here])
+            self._opened().drop([i for i, _ in here], [j for _, j in here])
 
     def to_float64(self) -> float:
         """Compute products in float64 from now on; return the new error."""
-        self.scores.to_float64()
-        return self.scores.error
+        scores = self._opened()
+        scores.to_float64()
+        return scores.error
 
-    def best(self, count: int) -> tuple[np.ndarray, _Excerpt]:
-        """Return the best rows, and an excerpt of them and the rows of the last excerpt."""
-        best = self.scores.best(count)
-        return best, self.excerpt(best)
+    def sweep(self, steps: Steps, limit: int, fraction: float, most: int) -> Swept:
+        """Sweep this part; return about `most` promising rows, because their features travel."""
+        found = self._opened().sweep(steps, limit, fraction)
+        if len(found.promising) <= most:
+            return found
+        return Swept(found.near, np.intersect1d(found.promising, self._opened().best(most)))
 
-    def excerpt(self, rows: np.ndarray) -> _Excerpt:
-        """Return these rows and those of the last excerpt."""
-        return self._excerpt(np.union1d(self.excerpted, rows))
-
-    def sweep(self, steps: Steps, limit: int, fraction: float, quota: int) -> _PartSwept:
-        """Sweep this part; return an excerpt of its promising rows.
-
-        The excerpt has at least `quota` rows and at most twice as many, plus all rows that may
-        have reached a threshold.
-        """
-        found = self.scores.sweep(steps, limit, fraction)
-        promising = found.promising
-        if len(promising) < quota:
-            promising = np.union1d(promising, self.scores.best(quota))
-        elif len(promising) > 2 * quota:
-            scores = self._scores(promising)
-            promising = promising[np.argpartition(scores, len(scores) - 2 * quota)[-2 * quota :]]
-        near = [rows for rows in found.near if rows is not None]
-        return _PartSwept(found.near, self._excerpt(np.unique(np.concatenate([promising, *near]))))
-
-    def _scores(self, rows: np.ndarray) -> np.ndarray:
-        c, n = self.scores.values(rows)
-        scores = self.rule.score(c, n, self.rows.norms2[rows], self.noise)
-        return np.where(n > self.rows.tolerance * self.rows.norms2[rows], scores, -np.inf)
-
-    def _excerpt(self, rows: np.ndarray) -> _Excerpt:
-        new = np.flatnonzero(~np.isin(rows, self.sent, assume_unique=True))
-        self.excerpted = self.sent = rows
-        c, n = self.scores.values(rows)
-        return _Excerpt(rows, c, n, new, self.scores.features(rows[new]))
-
-    def resend(self) -> None:
-        """Send all features again: the caller may have lost them."""
-        self.sent = np.zeros(0, np.int64)
+    def pool(self, rows: np.ndarray, new: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return c and n of these rows, and the features of those that are new to the caller."""
+        found = self._opened().pool(rows)
+        return found.c, found.n, found.features[new]
 
 
 class Parts:
@@ -167,25 +119,6 @@ class Parts:
         return answers
 
 
-def _merged(parts: list[_Excerpt], offsets: Sequence[int], have: _Excerpt | None) -> _Excerpt:
-    """Join the excerpts of all parts, with global row numbers; features that did not travel are
-    taken from the previous excerpt."""
-    rows = np.concatenate([excerpt.rows + start for excerpt, start in zip(parts, offsets)])
-    width = parts[0].features.shape[1]
-    dtype = np.result_type(*(excerpt.features.dtype for excerpt in parts))
-    features = np.empty((len(rows), width), dtype)
-    fresh = np.zeros(len(rows), bool)
-    top = 0
-    for excerpt in parts:
-        features[top + excerpt.new] = excerpt.features
-        fresh[top + excerpt.new] = True
-        top += len(excerpt.rows)
-    if have is not None and not fresh.all():
-        features[~fresh] = have.features[np.searchsorted(have.rows, rows[~fresh])]
-    c, n = (np.concatenate([getattr(e, name) for e in parts]) for name in ("c", "n"))
-    return _Excerpt(rows, c, n, np.arange(len(rows)), features)
-
-
 class Call(NamedTuple):
     """A method of `Part`, of its rows or of its scores, with arguments."""
 
@@ -201,27 +134,8 @@ class Call(NamedTuple):
         return Call(self.name, self.args, self.per_part[first:last])
 
 
-_READ_ONLY = {
-    "describe", "project", "align", "energy", "take", "choose", "first_above", "ties", "leaders"
-}  # fmt: skip
-"""Calls that do not change a part."""
-
-
-class Effect(Enum):
-    """What a message does to the state of a place."""
-
-    NONE = "none"
-    CHANGES = "changes"
-    BEGINS = "begins"
-    """The earlier state no longer matters."""
-
-    @staticmethod
-    def of(calls: Sequence[Call]) -> Effect:
-        """Return the effect of a sequence of calls."""
-        names = {call.name for call in calls}
-        if "open_scores" in names:
-            return Effect.BEGINS
-        return Effect.NONE if names <= _READ_ONLY else Effect.CHANGES
+_STATELESS = {"describe", "project", "align", "energy", "take", "choose"}
+"""Calls whose answers do not depend on earlier calls: they may be sent again."""
 
 
 @dataclass
@@ -244,10 +158,6 @@ class Traffic:
         """
         before = asdict(earlier)
         return Traffic(**{name: value - before[name] for name, value in asdict(self).items()})
-
-    def copy(self) -> Traffic:
-        """Return a copy, to compare with a later count."""
-        return replace(self)
 
 
 def packed(thing: Any) -> bytes:
@@ -276,8 +186,10 @@ class Transport(ABC):
         """Return the calls to make: the queue goes along unless only some places are asked."""
         if of is not None:
             return [call]
-        calls, self._queued = [*self._queued, call], []
-        return calls
+        # New scores make earlier calls about the old ones pointless.
+        before = [] if call.name == "open_scores" else self._queued
+        self._queued = []
+        return [*before, call]
 
     def ask(self, call: Call, *, of: Sequence[int] | None = None) -> list[Any]:
         """Return every part's answer after the queued calls.
@@ -291,7 +203,8 @@ class Transport(ABC):
             messages = dict.fromkeys(wanted, packed(calls))
         else:
             messages = {i: packed([one.slice(*cuts[i]) for one in calls]) for i in wanted}
-        answers = self._deliver(messages, Effect.of(calls))
+        stateless = all(one.name in _STATELESS for one in calls)
+        answers = self._deliver(messages, stateless)
         self.traffic.exchanges += 1
         self.traffic.sent += sum(map(len, messages.values()))
         self.traffic.received += sum(map(len, answers.values()))
@@ -299,8 +212,8 @@ class Transport(ABC):
         return [answer for place in wanted for answer in unpacked(answers.pop(place))]
 
     @abstractmethod
-    def _deliver(self, messages: dict[int, bytes], effect: Effect) -> dict[int, bytes]:
-        """Send messages to places and return their answers."""
+    def _deliver(self, messages: dict[int, bytes], stateless: bool) -> dict[int, bytes]:
+        """Send messages to places and return their answers; stateless ones may be repeated."""
 
     def close(self) -> None:
         """Release the places."""
@@ -318,8 +231,8 @@ class LocalTransport(Transport):
         self.traffic.exchanges += of is None
         return self.parts.answer(self._flush(call, of))
 
-    def _deliver(self, messages: dict[int, bytes], effect: Effect) -> dict[int, bytes]:
-        return {place: packed(self.parts.answer(unpacked(m))) for place, m in messages.items()}
+    def _deliver(self, messages: dict[int, bytes], stateless: bool) -> dict[int, bytes]:
+        raise NotImplementedError("calls in this process are not packed")
 
 
 class ShardedRows(Rows):
@@ -333,14 +246,6 @@ class ShardedRows(Rows):
         # Parts of one array have one tolerance; with several dtypes the coarsest counts.
         self.tolerance = max(tolerance for _, _, tolerance, _ in about)
         self.norms2 = np.concatenate([norms2 for *_, norms2 in about])
-        self.excerpt: _Excerpt | None = None
-        """Rows that are available here without asking a part."""
-
-    @property
-    def places(self) -> list[int]:
-        """The place of each part."""
-        cuts = pairwise(self.transport.places)
-        return [place for place, (a, b) in enumerate(cuts) for _ in range(a, b)]
 
     def project(self, vectors: np.ndarray) -> np.ndarray:
         return np.concatenate(self.transport.ask(Call("project", (vectors,))), axis=1)
@@ -352,59 +257,55 @@ class ShardedRows(Rows):
         return np.concatenate(self.transport.ask(Call("energy", (directions,))))
 
     def take(self, indices: np.ndarray) -> np.ndarray:
-        indices = np.asarray(indices, np.int64)
-        out = np.empty((len(indices), self.p))
-        missing = np.ones(len(indices), bool)
-        if self.excerpt is not None and len(self.excerpt.rows):
-            at = np.searchsorted(self.excerpt.rows, indices).clip(max=len(self.excerpt.rows) - 1)
-            missing = self.excerpt.rows[at] != indices
-            out[~missing] = self.excerpt.features[at[~missing]]
-        if missing.any():
-            out[missing] = self._fetch(indices[missing])
-        return out
-
-    def _fetch(self, indices: np.ndarray) -> np.ndarray:
         """Return rows from the parts that hold them."""
+        indices = np.asarray(indices, np.int64)
+        cuts = pairwise(self.transport.places)
+        place_of = [place for place, (a, b) in enumerate(cuts) for _ in range(a, b)]
         owner = np.searchsorted(self.bounds, indices, side="right") - 1
-        places = self.places
-        asked = sorted({places[s] for s in owner.tolist()})
-        parts = [s for s in range(len(places)) if places[s] in asked]
+        asked = sorted({place_of[s] for s in owner.tolist()})
         per_part = [(indices[owner == s] - start,) for s, start in enumerate(self.bounds[:-1])]
-        answers = self.transport.ask(Call("take", (), per_part), of=asked)
         out = np.empty((len(indices), self.p))
-        for s, rows in zip(parts, answers):
-            out[owner == s] = rows
+        if asked:
+            answers = self.transport.ask(Call("take", (), per_part), of=asked)
+            parts = [s for s, place in enumerate(place_of) if place in asked]
+            for s, rows in zip(parts, answers):
+                out[owner == s] = rows
         return out
 
-    def split(self, bounds: list[int]) -> list[Rows]:
-        raise NotImplementedError("sharded rows cannot be split again")
-
-    def scores(self, candidates: np.ndarray, noise: float, rule: Rule) -> CandidateScores:
-        return ShardedCandidates(self, candidates, noise, rule)
+    def scores(
+        self,
+        candidates: np.ndarray,
+        target_norms: np.ndarray,
+        noise: float,
+        rule: Rule,
+        lookahead: bool = False,
+    ) -> CandidateScores:
+        return ShardedCandidates(self, candidates, target_norms, noise, rule)
 
     def per_part(self, values: np.ndarray) -> list[tuple[np.ndarray]]:
         """Cut values of all rows (last axis) into those of each part."""
         return [(values[..., start:stop],) for start, stop in pairwise(self.bounds)]
 
-    def close(self) -> None:
-        """Release the parts."""
-        self.transport.close()
 
-
-class ShardedCandidates(CandidateScores):
-    """The scores of all parts; only the leaders and a few promising rows are global."""
+class ShardedCandidates(LookaheadScores):
+    """The scores of all parts; only the leaders and the pool of promising rows are global."""
 
     max_lookahead, lookahead_batch = 32, 16
     pool_sizes = 256, 1024
 
-    def __init__(self, rows: ShardedRows, candidates: np.ndarray, noise: float, rule: Rule) -> None:
-        self.rows, self.bounds, self.quota = rows, rows.bounds, 1
-        self.noise, self.rule = noise, rule
-        self.steps: Steps
-        """The steps of the last sweep."""
-        rows.excerpt = None
+    def __init__(
+        self,
+        rows: ShardedRows,
+        candidates: np.ndarray,
+        target_norms: np.ndarray,
+        noise: float,
+        rule: Rule,
+    ) -> None:
+        self.rows, self.bounds, self.noise, self.rule = rows, rows.bounds, noise, rule
+        self._pool: Pool | None = None
         per_part = [(start, *mine) for start, mine in zip(rows.bounds, rows.per_part(candidates))]
-        self.error = max(self._ask("open_scores", noise, rule, per_part=per_part))
+        opened = self._ask("open_scores", target_norms, noise, rule, per_part=per_part)
+        self.error = max(opened)
 
     def _ask(self, name: str, *args: Any, per_part: list[tuple] | None = None) -> list[Any]:
         return self.rows.transport.ask(Call(name, args, per_part))
@@ -413,10 +314,7 @@ class ShardedCandidates(CandidateScores):
         self.rows.transport.tell(Call(name, args, per_part))
 
     def refresh(self, targets: list[int], residuals: np.ndarray) -> Leaders:
-        answers = self._ask("refresh", targets, residuals)
-        if answers[0][1] is not None:
-            self._receive([excerpt for _, excerpt in answers])
-        return self._overall([leaders for leaders, _ in answers])
+        return self._overall(self._ask("refresh", targets, residuals))
 
     def update(self, directions: np.ndarray, coefs: np.ndarray) -> Leaders:
         return self._overall(self._ask("update", directions, coefs))
@@ -424,28 +322,22 @@ class ShardedCandidates(CandidateScores):
     def leaders(self) -> Leaders:
         return self._overall(self._ask("leaders"))
 
-    def _overall(self, proposals: list[Leaders]) -> Leaders:
-        scores = np.stack([proposal.scores for proposal in proposals])
-        offsets = np.array(self.bounds[:-1])[:, None]
-        rows = np.stack([proposal.rows for proposal in proposals])
-        rows = np.where(rows >= 0, rows + offsets, -1)
-        best = np.argmax(scores, axis=0)  # the first part of ties: the lowest index
-        every = np.arange(scores.shape[1])
-        return Leaders(scores[best, every], rows[best, every])
-
-    def first_above(
-        self, thresholds: np.ndarray, slack_c: np.ndarray, slack_n: np.ndarray
-    ) -> np.ndarray:
-        found = np.full(len(thresholds), -1)
-        answers = self._ask("first_above", thresholds, slack_c, slack_n)
-        for rows, start in zip(answers, self.bounds):
-            found = np.where((found < 0) & (rows >= 0), rows + start, found)
-        return found
+    def _overall(self, found: list[Leaders]) -> Leaders:
+        return Leaders.merged([
+            replace(one, rows=np.where(one.rows >= 0, one.rows + start, -1))
+            for one, start in zip(found, self.bounds)
+        ])  # fmt: skip
 
     def ties(
-        self, target: int, threshold: float, slack_c: float, slack_n: float, limit: int
-    ) -> np.ndarray:
-        return self._global(self._ask("ties", target, threshold, slack_c, slack_n, limit))[:limit]
+        self,
+        targets: list[int],
+        thresholds: np.ndarray,
+        slack_c: np.ndarray,
+        slack_n: np.ndarray,
+        limit: int,
+    ) -> list[np.ndarray]:
+        found = self._ask("ties", targets, thresholds, slack_c, slack_n, limit)
+        return [self._global(list(each))[:limit] for each in zip(*found)]
 
     def _global(self, found: list[np.ndarray]) -> np.ndarray:
         return np.concatenate([rows + start for rows, start in zip(found, self.bounds)])
@@ -456,54 +348,42 @@ class ShardedCandidates(CandidateScores):
     def drop(self, targets: list[int], rows: list[int]) -> None:
         # The same message for all: with a thousand parts, individual messages would cost more.
         self._tell("drop", targets, rows)
-        if self.rows.excerpt is not None:
-            self.rows.excerpt.n[np.isin(self.rows.excerpt.rows, rows)] = -np.inf
 
     def to_float64(self) -> None:
         self.error = max(self._ask("to_float64"))
 
     def best(self, count: int) -> np.ndarray:
         """Return about `count` good rows: each part contributes an equal number of its best."""
-        self.quota = -(-count // (len(self.bounds) - 1))
-        answers = self._ask("best", self.quota)
-        self._receive([excerpt for _, excerpt in answers])
-        return self._global([best for best, _ in answers])
+        return self._global(self._ask("best", self._quota(count)))
+
+    def _quota(self, count: int) -> int:
+        """Return the share of each part in `count` rows."""
+        return -(-count // (len(self.bounds) - 1))
 
     def sweep(self, steps: Steps, limit: int, fraction: float) -> Swept:
-        self.steps = steps
-        answers = self._ask("sweep", steps, limit, fraction, self.quota)
-        promising = self._receive([answer.excerpt for answer in answers]).rows
+        most = 2 * self._quota(self.pool_sizes[1])
+        answers: list[Swept] = self._ask("sweep", steps, limit, fraction, most)
         near: list[np.ndarray | None] = []
-        for step in range(len(steps)):
-            found = [answer.near[step] for answer in answers]
+        for found in zip(*(answer.near for answer in answers)):
             known = [rows for rows in found if rows is not None]
             full = len(known) < len(found) or sum(map(len, known)) > limit
             near.append(None if full else self._global(known))
-        return Swept(near, promising)
+        return Swept(near, self._global([answer.promising for answer in answers]))
 
     def commit(self, count: int) -> None:
-        """Queue the commit for the parts and apply it to the excerpt."""
         self._tell("commit", count)
-        excerpt = self.rows.excerpt
-        assert excerpt is not None
-        directions = self.steps.directions[:count].astype(excerpt.features.dtype)
-        V = (excerpt.features @ directions.T).astype(np.float64)
-        c, n = excerpt.c - V @ self.steps.coefs[:count], excerpt.n - np.vecdot(V, V)
-        self.rows.excerpt = replace(excerpt, c=c, n=n)
 
     def pool(self, rows: np.ndarray) -> Pool:
-        excerpt = self.rows.excerpt
-        if excerpt is None or not np.isin(rows, excerpt.rows).all():
-            cuts = np.searchsorted(rows, self.bounds)
-            each = zip(pairwise(cuts), self.bounds)
-            local = [(rows[a:b] - start,) for (a, b), start in each]
-            excerpt = self._receive(self._ask("excerpt", per_part=local))
-        at = np.searchsorted(excerpt.rows, rows)
-        features = excerpt.features if len(rows) == len(excerpt.rows) else excerpt.features[at]
+        new = np.ones(len(rows), bool) if self._pool is None else ~np.isin(rows, self._pool.rows)
+        cuts = np.searchsorted(rows, self.bounds)
+        each = zip(pairwise(cuts), self.bounds)
+        local = [(rows[a:b] - start, new[a:b]) for (a, b), start in each]
+        c, n, sent = (np.concatenate(found) for found in zip(*self._ask("pool", per_part=local)))
+        features = np.empty((len(rows), self.rows.p), sent.dtype)
+        features[new] = sent
+        if self._pool is not None:
+            features[~new] = self._pool.features[np.searchsorted(self._pool.rows, rows[~new])]
         norms2 = self.rows.norms2[rows]
-        floor, scale = self.rows.tolerance * norms2, self.rule.scale(norms2, self.noise)
-        return Pool(rows, features, excerpt.c[at], excerpt.n[at], floor, scale, self.rule)
-
-    def _receive(self, parts: list[_Excerpt]) -> _Excerpt:
-        self.rows.excerpt = _merged(parts, self.bounds, self.rows.excerpt)
-        return self.rows.excerpt
+        whole = None if self.rule is Rule.GAIN else norms2 + self.noise
+        self._pool = Pool(rows, features, c, n, self.rows.tolerance * norms2, whole)
+        return self._pool

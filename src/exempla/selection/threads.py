@@ -11,14 +11,11 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import pairwise
-from pathlib import Path
 from typing import TypeVar
 
 _PartResult = TypeVar("_PartResult")
 MIN_ENTRIES_PER_THREAD = 1 << 20
 """Entries to read that make another thread worthwhile."""
-_NO_LIMIT = 1 << 16
-_CGROUP_QUOTAS = ("/sys/fs/cgroup/cpu.max", "/sys/fs/cgroup/cpu/cpu.cfs_quota_us")
 
 
 def n_threads() -> int:
@@ -36,25 +33,9 @@ def n_threads() -> int:
 @cache
 def available() -> int:
     """Return the processors available to this process, within the quota of its container."""
-    if hasattr(os, "sched_getaffinity"):
-        count = len(os.sched_getaffinity(0))
-    else:  # macOS, Windows
-        count = os.cpu_count() or 1
-    return max(1, min(count, _quota()))
+    from joblib import cpu_count
 
-
-def _quota() -> int:
-    """Return the processors of the container's CPU quota, rounded up."""
-    try:
-        if Path(_CGROUP_QUOTAS[0]).exists():
-            share, period = Path(_CGROUP_QUOTAS[0]).read_text().split()[:2]
-        else:
-            share = Path(_CGROUP_QUOTAS[1]).read_text().strip()
-            period = Path(_CGROUP_QUOTAS[1]).with_name("cpu.cfs_period_us").read_text()
-        share, period = int(share), int(period)  # "max" is not a number
-    except (OSError, ValueError):
-        return _NO_LIMIT
-    return -(-share // period) if share > 0 and period > 0 else _NO_LIMIT
+    return cpu_count()
 
 
 def _parse(text: str, default: int) -> int:
@@ -64,13 +45,13 @@ def _parse(text: str, default: int) -> int:
         return default
 
 
-_POOLS: dict[tuple[int, int], ThreadPoolExecutor] = {}
-
-
+@cache
 def _pool(count: int) -> ThreadPoolExecutor:
-    """Return a pool of this process: the threads of a parent do not survive a fork."""
-    key = os.getpid(), count
-    return _POOLS.get(key) or _POOLS.setdefault(key, ThreadPoolExecutor(count, "exempla"))
+    return ThreadPoolExecutor(count, "exempla")
+
+
+if hasattr(os, "register_at_fork"):  # the threads of a parent do not survive a fork
+    os.register_at_fork(after_in_child=_pool.cache_clear)
 
 
 def in_parts(
@@ -83,11 +64,11 @@ def in_parts(
     >>> in_parts(lambda start, stop: stop - start, 10, 4, 8)
     [10]
     """
-    count = min(n_threads(), t * width // MIN_ENTRIES_PER_THREAD, -(-t // tile))
-    if count <= 1:
-        return [work(0, t)]
     tiles = -(-t // tile)
+    count = min(t * width // MIN_ENTRIES_PER_THREAD, tiles)
+    count = min(count, n_threads()) if count > 1 else 1
     cuts = [min(t, tiles * i // count * tile) for i in range(count + 1)]
-    pool = _pool(count - 1)  # this thread takes the first part
-    others = [pool.submit(work, *part) for part in pairwise(cuts[1:])]
-    return [work(*cuts[:2]), *(other.result() for other in others)]
+    parts = list(pairwise(cuts))
+    pool = _pool(count - 1) if count > 1 else None  # this thread takes the first part
+    others = [pool.submit(work, *part) for part in parts[1:]] if pool else []
+    return [work(*parts[0]), *(other.result() for other in others)]

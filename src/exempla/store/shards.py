@@ -1,7 +1,7 @@
 """Stored rows: consecutive ranges of one (t, p) array, each in an .npy file; and fitted objects.
 
-A pass over all rows reads the files in order into a few buffers, ahead of the caller (`stream`):
-memory stays small whatever the size of the files, and the next buffers fill while one is used.
+A pass over all rows reads the files in order, a few pieces ahead of the caller (`stream`): memory
+stays small whatever the size of the files.
 Single rows are taken from the files mapped into memory.
 """
 
@@ -12,12 +12,11 @@ import pickle
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -26,49 +25,7 @@ from exempla.errors import ExemplaError
 from exempla.io import os_errors, read_seal, verified, write_sealed
 
 _AHEAD, _READERS = 3, 2
-"""Buffers filled while one is used, and threads that fill them."""
-
-
-class Range(NamedTuple):
-    """Bytes of a file that hold consecutive rows of the array."""
-
-    path: Path
-    offset: int
-    start: int
-    stop: int
-
-
-def read_ahead(
-    ranges: Sequence[Range], width: int, dtype: np.dtype
-) -> Iterator[tuple[slice, np.ndarray]]:
-    """Yield the rows of each range in order. An array is valid until the next one is requested."""
-    if not ranges:
-        return
-    most = max(r.stop - r.start for r in ranges)
-    count = min(_AHEAD + 1, len(ranges))
-    free = deque(np.empty((most, width), dtype) for _ in range(count))
-    waiting: deque[tuple[Range, np.ndarray, Future[None]]] = deque()
-    left = iter(ranges)
-    pool = ThreadPoolExecutor(min(_READERS, count), "exempla-read")
-    try:
-        while True:
-            while free and (one := next(left, None)) is not None:
-                buffer = free.popleft()
-                waiting.append((one, buffer, pool.submit(_fill, one, buffer)))
-            if not waiting:
-                return
-            one, buffer, filled = waiting.popleft()
-            filled.result()
-            yield slice(one.start, one.stop), buffer[: one.stop - one.start]
-            free.append(buffer)
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-@contextmanager
-def _reading(path: Path) -> Iterator[Any]:
-    with os_errors(f"{path} cannot be read"), open(path, "rb", buffering=0) as file:
-        yield file
+"""Pieces read while one is used, and threads that read them."""
 
 
 def cut_short(path: Path) -> ExemplaError:
@@ -76,32 +33,13 @@ def cut_short(path: Path) -> ExemplaError:
     return ExemplaError(f"{path} is cut short: fit again with this store=.")
 
 
-def _fill(one: Range, buffer: np.ndarray) -> None:
-    part: Any = buffer[: one.stop - one.start]
-    view = memoryview(part).cast("B")
-    with _reading(one.path) as file:
-        file.seek(one.offset)
-        while len(view):
-            got = file.readinto(view)
-            if not got:
-                raise cut_short(one.path)
-            view = view[got:]
-
-
-def read_rows(path: Path, offset: int, positions: np.ndarray, out: np.ndarray) -> None:
-    """Read a few scattered rows into `out`, one by one: a mapped file would load a hundred
-    kilobytes around every one of them."""
-    size = out.itemsize * out.shape[1]
-    values: Any = out
-    view = memoryview(values).cast("B")
-    with _reading(path) as file:
-        if hasattr(os, "posix_fadvise"):
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
-        for i, position in enumerate(positions.tolist()):
-            row = os.pread(file.fileno(), size, offset + position * size)
-            if len(row) < size:
-                raise cut_short(path)
-            view[i * size : (i + 1) * size] = row
+def _read_piece(path: Path, offset: int, rows: int, width: int, dtype: np.dtype) -> np.ndarray:
+    """Read consecutive rows of a file, from a byte on."""
+    with os_errors(f"{path} cannot be read"):
+        values = np.fromfile(path, dtype, rows * width, offset=offset)
+    if len(values) < rows * width:
+        raise cut_short(path)
+    return values.reshape(rows, width)
 
 
 _MAX_SCATTERED = 8
@@ -148,11 +86,23 @@ class Shard:
         return first + self.skip * self._file.strides[0]
 
     def take(self, positions: np.ndarray) -> np.ndarray:
-        """Return some of the rows; positions must ascend."""
-        if _MAX_SCATTERED * len(positions) > np.ptp(positions) or not hasattr(os, "pread"):
+        """Return some of the rows; positions must ascend.
+
+        A mapped file would load a hundred kilobytes around each of a few scattered rows, so these
+        are read one by one.
+        """
+        if _MAX_SCATTERED * len(positions) > np.ptp(positions):
             return self.rows[positions]
         out = np.empty((len(positions), self._file.shape[1]), self._file.dtype)
-        read_rows(self.path, self.offset, positions, out)
+        size = out.strides[0]
+        with os_errors(f"{self.path} cannot be read"), open(self.path, "rb", buffering=0) as file:
+            if hasattr(os, "posix_fadvise"):
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
+            rows: Any = out
+            for row, position in zip(rows, positions.tolist()):
+                file.seek(self.offset + position * size)
+                if file.readinto(memoryview(row).cast("B")) < size:
+                    raise cut_short(self.path)
         return out
 
     def __getstate__(self) -> dict[str, Any]:
@@ -225,20 +175,28 @@ class StoredRows:
             object.__setattr__(shard, "verify", True)
 
     def stream(self, multiple: int = 1) -> Iterator[tuple[slice, np.ndarray]]:
-        """Yield all rows in order, read ahead into a few buffers.
+        """Yield all rows in order, a few pieces ahead of the caller.
 
-        Each array has a number of rows divisible by `multiple`, except at the end of a file, and is
-        valid until the next one is requested.
+        Each array has a number of rows divisible by `multiple`, except at the end of a file.
         """
-        row = self.shape[1] * self.dtype.itemsize
+        width, row = self.shape[1], self.shape[1] * self.dtype.itemsize
         height = max(1, PIECE_BYTES // (max(row, 1) * multiple)) * multiple
-        ranges = []
-        for shard in self.shards:
-            for start in range(shard.start, shard.stop, height):
-                stop = min(start + height, shard.stop)
-                offset = shard.offset + (start - shard.start) * row
-                ranges.append(Range(shard.path, offset, start, stop))
-        return read_ahead(ranges, self.shape[1], self.dtype)
+        waiting: deque[tuple[slice, Future[np.ndarray]]] = deque()
+        pool = ThreadPoolExecutor(_READERS, "exempla-read")
+        try:
+            for shard in self.shards:
+                for start in range(shard.start, shard.stop, height):
+                    here = slice(start, min(start + height, shard.stop))
+                    offset = shard.offset + (start - shard.start) * row
+                    piece = (shard.path, offset, here.stop - start, width, self.dtype)
+                    waiting.append((here, pool.submit(_read_piece, *piece)))
+                    if len(waiting) > _AHEAD:
+                        here, read = waiting.popleft()
+                        yield here, read.result()
+            for here, read in waiting:
+                yield here, read.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
 
     def part(self, start: int, stop: int) -> StoredRows:
         """Return rows start … stop, numbered from 0."""

@@ -24,9 +24,8 @@ classes there is only one, and every gain is exact.
 A part of the picks (`breadth`) can be made towards random combinations of all test predictions
 instead. Where labels are known half of them are, and these ignore the labels: rows picked for
 their labels alone would bias the model. A target that is like the rest of the pool is served best
-by random rows. So the model is retrained with picks for one half of the query, mixed with random
-rows in several shares. The share that predicts the other half best is taken, if it does so by more
-than one standard error.
+by random rows. With `breadth="auto"` the model is retrained with picks for one half of the query,
+mixed with random rows in several shares, and the share that predicts the other half best is taken.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from __future__ import annotations
 import time
 import warnings
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Unpack
+from typing import Any, Literal, NamedTuple, Unpack
 
 import numpy as np
 
@@ -224,7 +223,7 @@ def acquire(
     ask: Any = "errors",
     costs: Any = None,
     selector: Selector | None = None,
-    breadth: float | None = None,
+    breadth: float | Literal["auto"] | None = None,
     ids: Any = None,
     fit: Any = None,
     **options: Unpack[KernelOptions],
@@ -251,12 +250,12 @@ def acquire(
         Cost of each row; gains then count per unit of cost.
     selector : Selector, optional
         `SBQ(noise=0.1 * n_train)` by default; for texts `TopInfluence()` on rows of unit length.
-    breadth : float, optional
+    breadth : float or "auto", optional
         Share of the picks made for what all test predictions depend on, whatever the labels: 0 by
         default, 0.5 where the pool has labels (picking by labels alone would bias them), unless
-        they are the tokens of texts. If it is not given, the pool has labels and the model is
-        quickly retrained, a share of the rows is random where that predicts queried examples
-        better that the picks were not made for (`random_share`).
+        they are the tokens of texts. "auto", for pools with labels and models that are quickly
+        retrained: 0.5, and a share of random rows (`random_share`) where queried examples that the
+        picks were not made for are then predicted better, as where the target is like the pool.
     ids : sequence
         Your own names of the pool rows.
     fit : callable(module, X, y, sample_weight) -> module
@@ -284,8 +283,8 @@ def acquire(
     >>> found.verify(labels=y[20:200]).queried[1] > 0.2
     True
     """
-    if breadth is not None and (not is_real(breadth) or not 0 <= breadth <= 1):
-        raise ExemplaError(f"breadth must be a number between 0 and 1, not {breadth!r}.")
+    if breadth not in (None, "auto") and (not is_real(breadth) or not 0 <= breadth <= 1):
+        raise ExemplaError(f"breadth must be a number between 0 and 1 or 'auto', not {breadth!r}.")
     check_ask(ask)
     n_pool = count_examples(pool) or 0
     k, names = check_k(k, n_pool, "rows of the pool"), check_ids(ids, n_pool)
@@ -307,7 +306,7 @@ def _acquire(
     ask: Any,
     root_costs: np.ndarray | None,
     selector: Selector | None,
-    breadth: float | None,
+    breadth: Any,
     names: np.ndarray | None,
 ) -> Acquisition:
     rng = np.random.default_rng(explainer.seed)
@@ -321,8 +320,8 @@ def _acquire(
     usual = LABELLED_BREADTH if pool.labelled and not pool.is_text else BREADTH
     query = take_examples(request.test, used)
     towards, random_share = pool.towards(query), 0.0
-    order, gains = pool.pick(towards, k, usual if breadth is None else breadth, rng)
-    if breadth is None and pool.labelled and not pool.is_text:
+    order, gains = pool.pick(towards, k, usual if breadth in (None, "auto") else breadth, rng)
+    if breadth == "auto" and pool.labelled and not pool.is_text:
         random_share = _best_random_share(pool, request, used, len(order), explainer.seed)
         mixed = _with_random(order, random_share, n_pool, rng)
         order, gains = mixed, np.where(mixed == order, gains, 0.0)
@@ -365,13 +364,12 @@ def _best_random_share(pool: Pool, request: _Request, used: np.ndarray, k: int, 
     """Return the share of random rows with which the model predicts held-out queries best.
 
     Rows are picked for one half of the queried examples, and the model trained with them is judged
-    on the other half; both ways. 0 if no other share is better by more than one standard error, if
-    the queries are few, or if the model is not quickly retrained.
+    on the other half; both ways. 0 if the queries are few or the model is not quickly retrained.
     """
     if len(used) < _MIN_HELD_OUT:
         return 0.0
     halves, started = ((used[::2], used[1::2]), (used[1::2], used[::2])), time.perf_counter()
-    losses: list[list[np.ndarray]] = [[] for _ in _RANDOM_SHARES]
+    losses = np.zeros(len(_RANDOM_SHARES))
     try:
         check_fit(request.first, request.fit)
         labels = np.asarray(arrays_of(request.pool, "pool")[1])
@@ -379,19 +377,16 @@ def _best_random_share(pool: Pool, request: _Request, used: np.ndarray, k: int, 
             rng = np.random.default_rng(seed)
             towards = pool.towards(take_examples(request.test, own))
             order, _ = pool.pick(towards, k, LABELLED_BREADTH, rng)
-            for found, share in zip(losses, _RANDOM_SHARES, strict=True):
+            for i, share in enumerate(_RANDOM_SHARES):
                 rows = _with_random(order, share, len(towards.rows), rng)
                 oracle = make_oracle(request.trained(rows, labels[rows], seed))
                 examples = oracle.read(take_examples(request.test, other), role="test")
-                found.append(-np.maximum(oracle.log_likelihood(examples), np.log(1e-12)))
+                losses[i] -= np.maximum(oracle.log_likelihood(examples), np.log(1e-12)).mean()
                 if time.perf_counter() - started > _MAX_CHOICE_SECONDS:
                     return 0.0
     except ExemplaError:  # a model that cannot be retrained, or data that are not arrays
         return 0.0
-    saved = np.array([np.concatenate(losses[0]) - np.concatenate(own) for own in losses])
-    best = int(np.argmax(saved.mean(axis=1)))
-    error = saved[best].std(ddof=1) / np.sqrt(len(used))
-    return _RANDOM_SHARES[best] if saved[best].mean() > error else 0.0
+    return _RANDOM_SHARES[int(np.argmin(losses))]
 
 
 def _predicted(

@@ -1,8 +1,7 @@
-"""The operations of the greedy loop on a device, each as a Triton kernel and in plain torch.
+"""The operations of the greedy loop on a device, as Triton kernels.
 
-Every operation has a torch version that serves rows without Triton and as the reference in tests;
-`State.n_parts` (0 for torch) decides which one runs. With TRITON_INTERPRET=1 the kernels
-themselves run on CPU tensors, so that tests cover them without a GPU.
+Rows that Triton cannot handle are left to the host loop. With TRITON_INTERPRET=1 the kernels run on
+CPU tensors, so that tests compare them with references in torch without a GPU.
 
 `sweep` multiplies a tile of rows by all guessed directions in registers, follows c and n through
 the steps in float64 and returns the few rows that reach a threshold. It also keeps the products (at
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from exempla.selection.rows import RELATIVE_TIE, ROUNDING, Rule
+from exempla.selection.rows import Rule
 
 if TYPE_CHECKING:
     from exempla.selection.device.lookahead import State
@@ -43,7 +42,8 @@ BLOCK_ROUNDING = 1e-10
 picked rows have at least 1e-5 of their length outside the span."""
 _ROWS, _DEPTH, _WARPS, _STAGES = 128, 32, 4, 4
 _UNROLL, _GUESS_WARPS = 8, 8
-_TARGET_ROWS = 1024
+TARGET_ROWS = 1024
+"""Rows of a tile of `score_targets`."""
 
 
 INTERPRET_ON_CPU = False
@@ -75,8 +75,14 @@ def _jit(kernel: Any) -> Any:
     return triton.jit(kernel) if triton is not None else kernel
 
 
+def inverse_squares(rows: Any, noise: float) -> Any:
+    """Return 1/(‖f‖² + σ²), by which c² is multiplied for `Rule.PURSUIT`; 0 for a zero row."""
+    norms2 = rows.norms2_here
+    return torch.where(norms2 > 0, 1.0 / (norms2 + noise), 0.0)
+
+
 def scores(rule: Rule, c: Any, n: Any, scale: Any) -> Any:
-    """`Rule.score` for tensors."""
+    """Return the scores that the kernels compute."""
     return c * c / n if rule is Rule.GAIN else c * c * scale
 
 
@@ -177,11 +183,6 @@ def sweep(state: State, checks: Checks) -> tuple[Any, Any]:
     in any order. `state.upper_bounds` becomes each row's largest upper bound relative to a
     threshold, `state.products` the products.
     """
-    return (triton_sweep if state.n_parts else torch_sweep)(state, checks)
-
-
-def triton_sweep(state: State, checks: Checks) -> tuple[Any, Any]:
-    """`sweep` as one launch."""
     b, (t, p) = len(checks.directions), state.F.shape
     catch_up(state)
     counts = torch.zeros(b, dtype=torch.int64, device=state.F.device)
@@ -194,41 +195,6 @@ def triton_sweep(state: State, checks: Checks) -> tuple[Any, Any]:
         ROWS=_ROWS, DEPTH=_DEPTH, COLUMNS=b, num_warps=_WARPS, num_stages=_STAGES,
     )  # fmt: skip
     return counts, near
-
-
-def torch_sweep(state: State, checks: Checks) -> tuple[Any, Any]:
-    """`sweep` in torch."""
-    b, device = len(checks.directions), state.F.device
-    coefs, thresholds, slack_c, slack_n = checks.marks[:4, :b]
-    catch_up(state)
-    reached = [[] for _ in range(b)]
-    known = checks.picks.tolist()
-    Q = checks.directions.T
-    for part, block in state.rows.blocks():
-        V = block @ Q
-        state.products[part] = V.to(state.products.dtype)
-        lengths, norms2 = state.lengths[part, None], state.norms2[part, None]
-        c = state.c[part, None] - torch.cumsum(coefs * V, 1)
-        n = state.n[part, None] - torch.cumsum(V * V, 1)
-        most, error = c.abs() + slack_c * lengths, slack_n * norms2
-        alive = n + error > state.floor[part, None]
-        if state.rule is Rule.GAIN:
-            reach = (most * most >= thresholds * (n - error)) & alive
-        else:
-            reach = (most * most * state.scale[part, None] >= thresholds) & alive
-        asked = thresholds < torch.inf
-        least = torch.clamp(n - error, min=1e-300)
-        score = most * most * state.scale[part, None]
-        score = most * most / least if state.rule is Rule.GAIN else score
-        share = torch.where(alive & asked, score / thresholds, -torch.inf)
-        state.upper_bounds[part] = share.amax(1).float()
-        for row, step in torch.nonzero(reach & asked).tolist():
-            if part.start + row not in known[: step + 2]:
-                reached[step].append(part.start + row)
-    near = torch.full((b, MAX_NEAR), -1, dtype=torch.int64, device=device)
-    for step, rows in enumerate(reached):
-        near[step, : min(MAX_NEAR, len(rows))] = torch.tensor(rows[:MAX_NEAR], device=device)
-    return torch.tensor([len(rows) for rows in reached], device=device), near
 
 
 def split_bfloat16(values: Any, count: int) -> Any:
@@ -256,13 +222,9 @@ def _catch_up_kernel(products, pending, c, n, t, ROWS: tl.constexpr, COLUMNS: tl
 def catch_up(state: State) -> None:
     """Apply the pending steps to c and n; none is pending afterwards."""
     t, b = state.products.shape
-    if state.n_parts:
-        _catch_up_kernel[(triton.cdiv(t, _ROWS),)](
-            state.products, state.pending, state.c, state.n, t, ROWS=_ROWS, COLUMNS=b, num_warps=4
-        )
-    else:
-        state.c -= state.products @ state.pending[0]
-        state.n -= (state.products * state.products) @ state.pending[1]
+    _catch_up_kernel[(triton.cdiv(t, _ROWS),)](
+        state.products, state.pending, state.c, state.n, t, ROWS=_ROWS, COLUMNS=b, num_warps=4
+    )
     state.pending.zero_()
 
 
@@ -281,9 +243,6 @@ def _product_kernel(F, r, out, t, p, ROWS: tl.constexpr, DEPTH: tl.constexpr):
 
 def residual_products(state: State) -> None:
     """Compute c = F r in float64, in one reading of the rows."""
-    if not state.n_parts:
-        state.c[:] = state.rows.products(state.residual[None])[0]
-        return
     t, p = state.F.shape
     _product_kernel[(triton.cdiv(t, 32),)](
         state.F, state.residual, state.c, t, p, ROWS=32, DEPTH=128, num_warps=4
@@ -335,17 +294,12 @@ def _guess_kernel(
             tl.debug_barrier()  # the next turn reads what other threads wrote
 
 
-def guess(state: State, pool: tuple[Any, ...], b: int) -> tuple[Any, Any, Any]:
+def guess(rule: Rule, pool: tuple[Any, ...], b: int) -> tuple[Any, Any, Any]:
     """Make b picks in a pool (G, c, n, floor, scale), starting with its first row, and one more.
 
     Returns the positions (b + 1,), the values there (b + 1, 3: c, n, whether it adds anything),
     and the products of each new direction with all pool rows (b, size). G is FFᵀ − (FQᵀ)(FQᵀ)ᵀ.
     """
-    return (triton_guess if state.n_parts else torch_guess)(state.rule, pool, b)
-
-
-def triton_guess(rule: Any, pool: tuple[Any, ...], b: int) -> tuple[Any, Any, Any]:
-    """`guess` as one launch of one program."""
     G, c, n, floor, scale = (part.contiguous() for part in pool)
     size, device = len(c), c.device
     V = torch.empty((b, size), dtype=torch.float64, device=device)
@@ -357,30 +311,6 @@ def triton_guess(rule: Any, pool: tuple[Any, ...], b: int) -> tuple[Any, Any, An
         RULE=int(rule), LANES=lanes, UNROLL=_UNROLL, num_warps=_GUESS_WARPS, num_stages=1,
     )  # fmt: skip
     return at, taken, V
-
-
-def torch_guess(rule: Any, pool: tuple[Any, ...], b: int) -> tuple[Any, Any, Any]:
-    """`guess` in torch."""
-    G, c, n, floor, scale = pool
-    V = torch.zeros((b, len(c)), dtype=c.dtype, device=c.device)
-    at, taken = [], []
-    j = torch.zeros(1, dtype=torch.int64, device=c.device)
-    for s in range(b + 1):
-        if s:
-            alive = torch.where(n > floor, scores(rule, c, n, scale), -torch.inf)
-            j = torch.argmax(alive, dim=0, keepdim=True)
-        cj, nj = c[j], n[j]
-        fresh = nj > floor[j]
-        at.append(j)
-        taken.append(torch.cat([cj, nj, fresh.double()]))
-        if s < b:
-            root = torch.sqrt(torch.where(fresh, nj, 1.0))
-            before = V[:s].index_select(1, j)[:, 0] @ V[:s]
-            v = torch.where(fresh, (G.index_select(0, j)[0] - before) / root, 0.0)
-            V[s] = v
-            c = c - torch.where(fresh, cj / root, 0.0) * v
-            n = (n - v * v).index_fill(0, j, -torch.inf)
-    return torch.cat(at), torch.stack(taken), V
 
 
 @_jit
@@ -430,11 +360,6 @@ def mark(state: State, taken: Any, V: Any, picks: Any, numbers: Any) -> tuple[An
     pick after each step; slacks of c and of n; whether this step and all before it add anything
     new. And the block (b, b) of L.
     """
-    return (triton_mark if state.n_parts else torch_mark)(state, taken, V, picks, numbers)
-
-
-def triton_mark(state: State, taken: Any, V: Any, picks: Any, numbers: Any) -> tuple[Any, Any]:
-    """`mark` as one launch of one program."""
     b = len(V)
     marks, block = torch.empty((5, b + 1), **state.kwargs), torch.empty((b, b), **state.kwargs)
     _mark_kernel[(1,)](
@@ -443,26 +368,6 @@ def triton_mark(state: State, taken: Any, V: Any, picks: Any, numbers: Any) -> t
         RULE=int(state.rule), B=b, LANES=triton.next_power_of_2(b + 1), num_warps=1,
     )  # fmt: skip
     return marks, block
-
-
-def torch_mark(state: State, taken: Any, V: Any, picks: Any, numbers: Any) -> tuple[Any, Any]:
-    """`mark` in torch."""
-    b = len(V)
-    c, n, fresh = taken.T
-    valid = torch.cumprod(fresh, 0)
-    root = torch.sqrt(torch.where(valid > 0, n, 1.0))
-    coefs = torch.where(valid > 0, c / root, 0.0)
-    block = torch.tril(V.T, -1) * valid[:b, None] + torch.diag(root[:b])
-    norms2 = state.norms2[picks]
-    sizes = c.abs() - BLOCK_ROUNDING * state.target_norm * torch.sqrt(norms2)
-    least = scores(
-        state.rule, torch.clamp(sizes, min=0.0), n + BLOCK_ROUNDING * norms2, state.scale[picks]
-    )
-    thresholds = torch.where(valid > 0, least * (1 - RELATIVE_TIE), torch.inf).roll(-1)
-    drift = numbers[3] + torch.cumsum(coefs.abs(), 0)
-    count = numbers[1] + numbers[2] + torch.arange(1, b + 2, device=c.device)
-    slack_c, slack_n = state.slack(drift, count)
-    return torch.stack([coefs, thresholds, slack_c, slack_n, valid]), block
 
 
 @_jit
@@ -506,11 +411,6 @@ def _targets_kernel(
     tl.store(rival + out, tl.max(tl.where(lane == j, -float("inf"), above), 0))
 
 
-def n_tiles(m: int, with_triton: bool) -> int:
-    """Return how many tiles `score_targets` divides m rows into."""
-    return -(-m // _TARGET_ROWS) if with_triton else 1
-
-
 def score_targets(state: Any, part: slice, tile: int, V: Any, coefs: Any) -> None:
     """Update c and n of all targets for some rows and find the leader of every tile of rows.
 
@@ -519,37 +419,11 @@ def score_targets(state: Any, part: slice, tile: int, V: Any, coefs: Any) -> Non
     `state.upper` (the leader's upper bound) and `state.rival` (the largest upper bound of another
     row).
     """
-    (triton_targets if state.with_triton else torch_targets)(state, part, tile, V, coefs)
-
-
-def triton_targets(state: Any, part: slice, tile: int, V: Any, coefs: Any) -> None:
-    """`score_targets` as one launch."""
     m, (count, t) = part.stop - part.start, state.c.shape
-    _targets_kernel[(triton.cdiv(m, _TARGET_ROWS), count)](
+    _targets_kernel[(triton.cdiv(m, TARGET_ROWS), count)](
         state.c if V is None else V, state.sizes if V is None else coefs, state.sizes,
         state.c, state.n, state.lengths, state.floor, state.scale, state.constants,
         state.best, state.where, state.upper, state.rival,
         part.start, m, t, tile, state.best.shape[1],
-        RULE=int(state.rule), UPDATE=V is not None, ROWS=_TARGET_ROWS, num_warps=4,
+        RULE=int(state.rule), UPDATE=V is not None, ROWS=TARGET_ROWS, num_warps=4,
     )  # fmt: skip
-
-
-def torch_targets(state: Any, part: slice, tile: int, V: Any, coefs: Any) -> None:
-    """`score_targets` in torch, all rows as one tile."""
-    if V is not None:
-        state.c[:, part] -= coefs[:, None] * V
-        state.n[:, part] -= V * V
-    c, n, floor = state.c[:, part], state.n[:, part], state.floor[part]
-    lengths, scale = state.lengths[part], state.scale[part]
-    score = torch.where(n > floor, scores(state.rule, c, n, scale), -torch.inf)
-    most = c.abs() + ROUNDING * state.sizes[:, None] * lengths
-    error = ROUNDING * lengths * lengths
-    least = n - error
-    above = most * most * scale
-    if state.rule is Rule.GAIN:
-        above = torch.where(least > 0, most * most / torch.clamp(least, min=1e-300), torch.inf)
-    above = torch.where(n + error > floor, above, -torch.inf)
-    best, where = score.max(1, keepdim=True)
-    state.best[:, tile], state.where[:, tile] = best[:, 0], part.start + where[:, 0]
-    state.upper[:, tile] = above.gather(1, where)[:, 0]
-    state.rival[:, tile] = above.scatter(1, where, -torch.inf).amax(1)

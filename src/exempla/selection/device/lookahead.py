@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from exempla.selection.device import kernels
 from exempla.selection.device.kernels import (
     BLOCK_ROUNDING,
     MAX_NEAR,
@@ -28,12 +27,12 @@ from exempla.selection.device.kernels import (
     catch_up,
     error_bound,
     guess,
+    inverse_squares,
     mark,
     measure,
     residual_products,
     scores,
     sweep,
-    use_triton,
 )
 from exempla.selection.engine import MATCHED_RATIO, REFRESH_RATIO, Basis, Run, measured_bounds
 from exempla.selection.rows import RELATIVE_TIE, Rule, first_of_best, tie_threshold
@@ -56,7 +55,7 @@ def run_single(
 ) -> None:
     """Pick until k, or until a step that only the host loop can make."""
     b = _GUESSES[rows.p >= _WIDE_ROWS]
-    state = State(rows, candidates, run, k, noise, rule, b, 2 if use_triton(rows.array) else 0)
+    state = State(rows, candidates, run, k, noise, rule, b)
     lookahead = DeviceLookahead(state, k)
     winner = lookahead.lead()
     while winner is not None and len(run.indices) < k:
@@ -269,7 +268,7 @@ class DeviceLookahead:
         out[1:] |= others == first  # with few rows left it may be among the others, too
         n = torch.where(out, -torch.inf, torch.diagonal(G) + state.noise)
         floor, scale = state.floor[pool], state.scale[pool]
-        at, taken, V = guess(state, (G, P @ state.residual, n, floor, scale), b)
+        at, taken, V = guess(state.rule, (G, P @ state.residual, n, floor, scale), b)
         chosen = at[:-1]
         torch.index_select(pool, 0, at, out=guessed.picks)
         A = A[chosen]
@@ -309,7 +308,7 @@ class State:
 
     def __init__(
         self, rows: Any, candidates: np.ndarray, run: Run, k: int, noise: float, rule: Rule,
-        ahead: int, parts: int,
+        ahead: int,
     ) -> None:  # fmt: skip
         self.rows, self.run, self.noise, self.rule, self.n_guesses = rows, run, noise, rule, ahead
         self.F = rows.array
@@ -318,9 +317,9 @@ class State:
         self.norms2 = rows.norms2_here
         self.lengths = torch.sqrt(self.norms2)
         self.floor = self.norms2 * rows.tolerance
-        self.scale = rows.here(rule.scale(rows.norms2, noise))
+        self.scale = inverse_squares(rows, noise)
         self.target_norm = float(np.linalg.norm(run.basis.target))
-        self.set_precision(parts)
+        self.set_precision(2)
         self.m = run.basis.size
         """Number of directions."""
         self.room = k + ahead
@@ -331,9 +330,7 @@ class State:
         self.counter = torch.arange(ahead, device=self.F.device)
         self.gone, self.stays = (torch.full((), x, **kwargs) for x in (-torch.inf, 0.0))
         self._load(run.basis)
-        self.products = torch.zeros(
-            (rows.t, ahead), dtype=torch.float32 if parts else torch.float64, device=self.F.device
-        )
+        self.products = torch.zeros((rows.t, ahead), dtype=torch.float32, device=self.F.device)
         """Products of all rows with the directions of the last pass."""
         self.pending = torch.zeros((2, ahead), **kwargs)
         """Coefficients of correct guesses, and ones: not yet applied to c and n."""
@@ -368,9 +365,8 @@ class State:
         return slack_c, 2.0 * self.error * m**0.5 + BLOCK_ROUNDING
 
     def set_precision(self, parts: int) -> None:
-        """Use products of this many bfloat16 parts, in float32; 0 for float64 in torch."""
-        self.n_parts = parts
-        self.error = error_bound(parts, self.rows.p) if parts else 0.0
+        """Use products of this many bfloat16 parts, in float32."""
+        self.n_parts, self.error = parts, error_bound(parts, self.rows.p)
         constants = [self.target_norm, self.error, BLOCK_ROUNDING, RELATIVE_TIE]
         self.constants = torch.tensor(constants, **self.kwargs)
 
@@ -426,8 +422,7 @@ class Recorded:
     """
 
     def __init__(self, device: Any) -> None:
-        # the reference path in torch reads numbers back to the host, which no graph can record
-        self.on_gpu = device.type == "cuda" and kernels.triton is not None
+        self.on_gpu = device.type == "cuda"
         self.seen: set[int] = set()
         self.graphs: dict[int, Any] = {}
 

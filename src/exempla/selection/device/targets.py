@@ -14,11 +14,11 @@ import numpy as np
 import torch
 
 from exempla.selection.device.kernels import (
+    TARGET_ROWS,
+    inverse_squares,
     measure,
-    n_tiles,
     score_targets,
     scores,
-    use_triton,
 )
 from exempla.selection.engine import MATCHED_RATIO, REFRESH_RATIO, Basis, Run, measured_bounds
 from exempla.selection.rows import RELATIVE_TIE, ROUNDING, Rule, first_of_best
@@ -59,15 +59,14 @@ class _Targets:
         self.active = torch.ones(count, dtype=torch.bool, device=device)
         self.floor = rows.norms2_here * rows.tolerance
         self.lengths = torch.sqrt(rows.norms2_here)
-        self.scale = rows.here(rule.scale(rows.norms2, noise))
+        self.scale = inverse_squares(rows, noise)
         self.constants = torch.tensor([ROUNDING], **kwargs)
         kept = rows.here(candidates & (rows.norms2 > 0))
         self.n = torch.where(kept, rows.norms2_here + noise, -torch.inf)
         self.c = torch.empty_like(self.n)
-        self.with_triton = use_triton(rows.array)
         step = max(rows.block_rows, min(1024, 8 * count))
         starts = range(0, rows.t, step)
-        tiles = [n_tiles(min(step, rows.t - start), self.with_triton) for start in starts]
+        tiles = [-(-min(step, rows.t - start) // TARGET_ROWS) for start in starts]
         self.first_tile = dict(zip(starts, np.cumsum([0, *tiles]).tolist()))
         """Number of the first tile of each block of rows."""
         self.best, self.upper, self.rival = (
