@@ -89,7 +89,7 @@ def timed(work: Callable[[], Any]) -> tuple[float, Any]:
 def report(model: nn.Module, data: Data, test: Data, lds: Callable[[np.ndarray], str]) -> None:
     """Print one line per budget."""
     with torch.no_grad():
-        wrong = torch.flatnonzero(model(test[0]).argmax(1) != test[1])
+        wrong = (model(test[0]).argmax(1) != test[1]).nonzero()[:, 0]
     errors = (test[0][wrong], test[1][wrong])
     some = (test[0][:N_QUERIED], test[1][:N_QUERIED])
     queried = (test[0][:N_TEST], test[1][:N_TEST])

@@ -211,7 +211,8 @@ def _orthonormal(columns: Array) -> Array:
     import torch
 
     if columns.is_cuda:
-        with suppress(torch.linalg.LinAlgError):  # columns that depend on one another
+        # columns that depend on one another have no Cholesky factor
+        with suppress(torch.linalg.LinAlgError):  # pyright: ignore[reportPrivateImportUsage]
             return _cholesky_qr(columns)
     return torch.linalg.qr(columns)[0]
 

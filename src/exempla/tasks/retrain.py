@@ -188,13 +188,32 @@ def refit(
     (True, 3)
     """
     with seeded(seed):
-        if fit is not None:
-            return _fit_by(fit, _copy(model), X, y, weights)
         fresh = _copy(model)
+        if fit is not None:
+            failed = f"fit(module, X, y, sample_weight) failed on {describe(X)} with"
+            trained = _trying(lambda: fit(fresh, X, y, weights), failed)
+            if trained is None:
+                raise ExemplaError("fit returned None: it must return the fitted module.")
+            return trained
         if not keep_random_state:
             names = [n for n in fresh.get_params() if n.split("__")[-1] == "random_state"]
             fresh.set_params(**dict.fromkeys(names, seed))
-        return _fit(fresh, X, y, weights, quiet)
+        given = {} if weights is None else {_weight_argument(fresh): weights}
+        with warnings.catch_warnings():
+            if quiet:
+                warnings.simplefilter("ignore", ConvergenceWarning)
+            failed = f"{type(fresh).__name__} could not be fitted to {describe(X)}:"
+            return _trying(lambda: fresh.fit(X, y, **given), failed)
+
+
+def _trying(train: Callable[[], Any], failed: str) -> Any:
+    """Train; raise what goes wrong as an ExemplaError that starts with these words."""
+    try:
+        return train()
+    except (ExemplaError, MemoryError):
+        raise
+    except Exception as error:  # the model and `fit` may be the user's own and raise anything
+        raise ExemplaError(f"{failed} {error_line(error)}") from error
 
 
 @contextmanager
@@ -280,35 +299,6 @@ def _unfitted(model: Any) -> Any:
             f"{type(model).__name__} cannot be retrained: {error_line(error)} Its constructor "
             "must store every argument unchanged."
         ) from error
-
-
-def _fit_by(fit: Fit, model: Any, X: Any, y: Any, weights: np.ndarray | None) -> Any:
-    try:
-        trained = fit(model, X, y, weights)
-    except (ExemplaError, MemoryError):
-        raise
-    except Exception as error:  # the user's code may raise anything
-        raise ExemplaError(
-            f"fit(module, X, y, sample_weight) failed on {describe(X)} with {error_line(error)}"
-        ) from error
-    if trained is None:
-        raise ExemplaError("fit returned None: it must return the fitted module.")
-    return trained
-
-
-def _fit(model: Any, X: Any, y: Any, weights: np.ndarray | None, quiet: bool) -> Any:
-    given = {} if weights is None else {_weight_argument(model): weights}
-    with warnings.catch_warnings():
-        if quiet:
-            warnings.simplefilter("ignore", ConvergenceWarning)
-        try:
-            return model.fit(X, y, **given)
-        except (ExemplaError, MemoryError):
-            raise
-        except Exception as error:  # the model may be the user's own and raise anything
-            raise ExemplaError(
-                f"{type(model).__name__} could not be fitted to {describe(X)}: {error_line(error)}"
-            ) from error
 
 
 def _weight_argument(model: Any) -> str:

@@ -30,8 +30,8 @@ from exempla.oracles.base import Labels, Layer, RowExamples, ScoreRows
 from exempla.oracles.factors import Factors
 from exempla.oracles.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 from exempla.oracles.sklearn.base import Batch, OutputOracle, class_weights, keep_layers
-from exempla.oracles.trees.oracle import refused_rows
-from exempla.oracles.trees.readers import number_leaves, refuse
+from exempla.oracles.trees.oracle import refusing_rows
+from exempla.oracles.trees.readers import LeafReader, number_leaves, refuse
 
 __all__ = ["ForestOracle"]
 
@@ -47,7 +47,7 @@ _NOTE = (
 )
 
 
-class _ForestLeaves:
+class _ForestLeaves(LeafReader):
     """Leaves of `RandomForest…` and `ExtraTrees…` with bootstrap samples."""
 
     def __init__(self, model: Any) -> None:
@@ -69,7 +69,6 @@ class _ForestLeaves:
         trees = [one.tree_ for one in model.estimators_]
         self._is_leaf = [tree.children_left < 0 for tree in trees]
         self.sizes = np.array([leaf.sum() for leaf in self._is_leaf])
-        self.starts = np.concatenate([[0], np.cumsum(self.sizes)[:-1]]).astype(np.int64)
         self.classes = getattr(model, "classes_", None)
         values = [tree.value[leaf, 0, :] for tree, leaf in zip(trees, self._is_leaf)]
         self.values = np.concatenate(values).astype(np.float64)
@@ -80,15 +79,10 @@ class _ForestLeaves:
         self.totals = np.concatenate(weights)
         """(Σ sizes,) weight of the rows in each leaf; a row drawn twice counts twice."""
 
-    @property
-    def n_trees(self) -> int:
-        return len(self.sizes)
-
     def leaves(self, X: Any) -> np.ndarray:
-        """Return the (n, T) leaf of every tree that each row falls into, counted from 0."""
         return number_leaves(np.asarray(self.model.apply(X), dtype=np.int64), self._is_leaf)
 
-    def predictions(self, X: Any) -> np.ndarray:
+    def margins(self, X: Any) -> np.ndarray:
         """Return the forest's own (n, classes) probabilities or (n, 1) numbers."""
         found = self.model.predict(X) if self.classes is None else self.model.predict_proba(X)
         return np.asarray(found, dtype=np.float64).reshape(len(found), -1)
@@ -176,12 +170,8 @@ class ForestOracle(OutputOracle):
         return X, None  # scikit-learn checks them, see `_examples`
 
     def _examples(self, X: Any, transform: Any, role: str, **fields: Any) -> _ForestExamples:
-        try:
+        with refusing_rows():
             leaves = self._leaves(X)
-        except ExemplaError:
-            raise
-        except Exception as error:  # whatever scikit-learn raises, the data cause it
-            raise refused_rows(error) from error
         counts = None
         if role == "train":
             counts = self._counts(leaves, fields["codes"], fields["weights"])
@@ -194,7 +184,7 @@ class ForestOracle(OutputOracle):
         ready = np.asarray(ready) if isinstance(ready, list) else ready
         leaves = self._reader.leaves(ready).astype(np.int32)
         some = np.arange(min(_CHECKED_ROWS, n_rows(ready)))
-        own = self._reader.predictions(take_rows(ready, some))
+        own = self._reader.margins(take_rows(ready, some))
         if not np.allclose(self._mean_values(leaves[some], None), own, rtol=1e-9, atol=1e-9):
             raise ExemplaError(
                 f"The leaves of this {type(self._last).__name__} do not average to its own "

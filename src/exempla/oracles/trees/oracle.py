@@ -20,6 +20,7 @@ so single leaves need not be visited.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -277,15 +278,11 @@ class TreeOracle(OutputOracle):
 
     def _examples(self, X: Any, transform: Any, role: str, **fields: Any) -> LeafExamples:
         read, size = self._read, n_rows(X) * self._reader.n_trees * self._read.dtype.itemsize
-        try:
+        with refusing_rows():
             self._check_sums(X)
             if size > MAX_KEPT_BYTES:
                 return LeafExamples(X, transform=read, **fields)
             return LeafExamples(read(X), made_bytes=size, **fields)
-        except ExemplaError:
-            raise
-        except Exception as error:  # whatever the library raises, the data cause it
-            raise refused_rows(error) from error
 
     def _check_sums(self, X: Any) -> None:
         """Check that leaf values add up to the library's own outputs, up to a constant.
@@ -414,11 +411,17 @@ class TreeOracle(OutputOracle):
         return examples.batches(max(1, BATCH_BYTES // (12 * copies * self._reader.n_trees)))
 
 
-def refused_rows(error: Exception) -> ExemplaError:
-    """Return an error with the first line of what a library says against the user's rows."""
-    lines = str(error).strip().splitlines()
-    reason = lines[0].rstrip(".") if lines else type(error).__name__
-    return ExemplaError(f"The model refuses X ({reason}).")
+@contextmanager
+def refusing_rows() -> Iterator[None]:
+    """Turn what a library raises against the user's rows into an error with its first line."""
+    try:
+        yield
+    except ExemplaError:
+        raise
+    except Exception as error:  # whatever the library raises, the data cause it
+        lines = str(error).strip().splitlines()
+        reason = lines[0].rstrip(".") if lines else type(error).__name__
+        raise ExemplaError(f"The model refuses X ({reason}).") from error
 
 
 def earlier_stages(model: Any, shares: Sequence[float] = (0.2, 0.4, 0.6, 0.8)) -> list[TreeOracle]:
