@@ -185,6 +185,7 @@ def test_the_mark_kernel_is_its_reference(rule):
     torch.manual_seed(2)
     state = begun(torch.randn(400, 60, device=DEVICE), b, 2, rule)
     taken = torch.rand(b + 1, 3, device=DEVICE, dtype=torch.float64)
+    taken[:, 0] -= 0.5  # products of either sign
     taken[:, 2], taken[20, 2] = 1.0, 0.0  # the twenty-first has nothing new
     V = torch.randn(b, b, device=DEVICE, dtype=torch.float64)
     picks = torch.randperm(400, device=DEVICE)[: b + 1]
