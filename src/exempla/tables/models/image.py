@@ -190,6 +190,11 @@ def _scale(pixels: np.ndarray) -> float:
     return top if 255.0 < top < np.inf else 1.0
 
 
+def _has_torch() -> bool:
+    """Return True if torch is installed, without importing it."""
+    return importlib.util.find_spec("torch") is not None
+
+
 def default_image_model(
     pixels: np.ndarray, labels: Any, *, kind: str = "auto", epochs: int | None = None, seed: int = 0
 ) -> ImageModel:
@@ -224,9 +229,8 @@ def default_image_model(
             f"An image model needs pixels of shape (n, h, w[, 3]) and at least two classes; these "
             f"are {pixels.shape} and {len(classes)}."
         )
-    has_torch = importlib.util.find_spec("torch") is not None
     if kind == "network":
-        kind = "cnn" if has_torch and min(pixels.shape[1:3]) >= 8 else "mlp"
+        kind = "cnn" if min(pixels.shape[1:3]) >= 8 and _has_torch() else "mlp"
     scale = _scale(pixels)
     if kind in ("auto", "features"):
         features = ImageFeatures(scale)
@@ -244,7 +248,7 @@ def default_image_model(
         raise ExemplaError(
             f"There is no image model {kind!r}; choose 'features', 'cnn', 'mlp' or 'auto'."
         )
-    if not has_torch:
+    if not _has_torch():
         raise ExemplaError("The CNN needs torch: pip install 'exempla[torch]', or choose 'mlp'.")
     channels = 1 if pixels.ndim == 3 else int(pixels.shape[3])
     size = (int(pixels.shape[1]), int(pixels.shape[2]))
