@@ -146,6 +146,12 @@ class Evidence:
                 )[0]
         if self.neighbours is not None:
             views["nearest rows"] = self.neighbours.log_votes(problem.codes, columns)
+        if self.trusted:
+            trusted = np.isin(np.arange(len(problem)), problem.curated)
+            name = "models of the trusted rows alone"
+            views[name] = self.out_of_fold(
+                problem, seed + 404, learn_from=trusted, columns=columns, what=name
+            )[0]
         return views
 
     def assess(self, original: np.ndarray | None = None) -> Assessment:
