@@ -114,6 +114,19 @@ class Attack(_Harm):
     before, after : arrays
         Training side: k(z, μ)/n of each row, its first-order contribution to the mean
         log-likelihood of the attacked predictions. Test side: log p(y | x).
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_breast_cancer
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> from sklearn.preprocessing import scale
+    >>> import exempla
+    >>> X, y = load_breast_cancer(return_X_y=True)
+    >>> X = scale(X)
+    >>> model = LogisticRegression().fit(X[:200], y[:200])
+    >>> found = exempla.attack(model, (X[:200], y[:200]), (X[300:310], y[300:310]), budget=1.0)
+    >>> bool(abs(found.X - found.original).max() < 1.001), bool(found.expected < 0)
+    (True, True)
     """
 
     X: np.ndarray = field(repr=False)
