@@ -57,6 +57,8 @@ class Lookahead:
         self.fraction = _FIRST_FRACTION
         self.promising = scores.best(self.pool_size)
         """Rows to guess among."""
+        self.pool: Pool
+        """The same with their features, as they were before the last guesses."""
 
     def advance(self, first: int) -> Leaders | None:
         """Apply the certain pick `first` and every correct guess after it.
@@ -86,15 +88,16 @@ class Lookahead:
 
     def _guess(self, first: int, count: int) -> list[_Guess]:
         """Run ahead in the pool for at most `count` steps, or until the run must stop."""
-        guesses, pool, run = [], self.scores.pool(self.promising), self.run
-        j, row = first, self._row(pool, first)
+        self.pool = pool = self.scores.pool(self.promising)
+        guesses, run = [], self.run
+        j, row = first, self._features(np.array([first]))[0]
         while j >= 0 and len(guesses) < count:
             pick, mark, drift = j, run.basis.mark(), run.drift
             q, coef, fresh = run.take(j, row)
             best = pool.step(j, q, coef)
             j, threshold = -1, np.inf
             if fresh and best >= 0 and not run.matched:  # else the pool or the run is exhausted
-                row = self._row(pool, best)
+                row = self._features(np.array([best]))[0]
                 lowest, _ = score_bounds(row[None], run.basis, self.rows.tolerance, self.rule)
                 if lowest[0] > -np.inf:
                     j, threshold = best, float(tie_threshold(lowest[0]))
@@ -102,12 +105,12 @@ class Lookahead:
             guesses.append(_Guess(pick, mark, drift, q, coef, j, threshold, *slacks))
         return guesses
 
-    def _row(self, pool: Pool, j: int) -> np.ndarray:
-        """Return a row in float64, from the pool if it is there."""
-        at = pool.position(j)
-        if at >= 0:
-            return pool.features[at].astype(np.float64)
-        return self.rows.take(np.array([j]))[0]
+    def _features(self, rows: np.ndarray) -> np.ndarray:
+        """Return rows in float64, from the pool if all are there: then nothing is fetched."""
+        at = np.array([self.pool.position(j) for j in rows.tolist()])
+        if (at >= 0).all():
+            return self.pool.features[at].astype(np.float64)
+        return self.rows.take(rows)
 
     def _check(
         self, guesses: list[_Guess], near: list[np.ndarray | None]
@@ -135,7 +138,7 @@ class Lookahead:
         basis = self.run.basis
         if step + 1 < len(guesses):
             basis = basis.before(guesses[step + 1].mark)
-        return int(near[best_row(self.rows.take(near), basis, self.rows.tolerance, self.rule)])
+        return int(near[best_row(self._features(near), basis, self.rows.tolerance, self.rule)])
 
     def _commit(self, guesses: list[_Guess], correct: int) -> None:
         """Keep the correct steps and undo the others."""
