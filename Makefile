@@ -30,7 +30,7 @@ demo: $(VENV)/.core
 # One process a core; each keeps to one thread, or they would fight over the cores. Tests of a group
 # (those that share a Ray cluster) stay in one process.
 test: lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadgroup
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadgroup -m "not slow"
 	@echo "all tests passed; the docs are built by 'make docs', the benchmarks run by 'make bench'"
 
 lint: $(VENV)/.all
@@ -40,9 +40,10 @@ lint: $(VENV)/.all
 	$(BIN)/vulture
 	$(BIN)/pyright
 
-# Strange input at every public call, a fault at every write, and kills, without sampling:
-# about an hour. The last line says how much was tried.
+# Tests at full size (those marked slow); then strange input at every public call, a fault at every
+# write, and kills, without sampling: about an hour. The last line says how much was tried.
 fuzz: $(VENV)/.all
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadgroup -m slow
 	OMP_NUM_THREADS=1 EXEMPLA_FUZZ=1 EXEMPLA_FUZZ_FILES=3000 EXEMPLA_FUZZ_RUNS=1000 \
 	  EXEMPLA_FAULTS=100000 EXEMPLA_KILLS=250 EXEMPLA_SERVER_KILLS=40 EXEMPLA_RAY_KILLS=12 \
 	  EXEMPLA_KILL_STRIDE=1 $(BIN)/python -m pytest -n auto --dist loadgroup \

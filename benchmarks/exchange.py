@@ -26,7 +26,6 @@ from exempla.selection.select import wrap
 from exempla.selection.sharded import cuts_of
 from exempla.selection.shards import (
     Part,
-    Parts,
     ShardedCandidates,
     ShardedRows,
     Transport,
@@ -57,9 +56,9 @@ class ModelledExchange(Transport):
 
     def __init__(self, array: np.ndarray, parts: int) -> None:
         cuts = cuts_of(len(array), parts)
-        self.here = [Parts([Part(wrap(array[a:b]))]) for a, b in pairwise(cuts)]
+        self.here = [Part(wrap(array[a:b])) for a, b in pairwise(cuts)]
         self.wire = Wire()
-        super().__init__(list(range(len(self.here) + 1)))
+        super().__init__(len(self.here))
 
     def _deliver(self, messages: dict[int, bytes], stateless: bool) -> dict[int, bytes]:
         answers, taken = {}, []

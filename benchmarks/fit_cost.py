@@ -134,7 +134,12 @@ def truth(folder: Path) -> tuple[nn.Module, Data, Data, Callable[[np.ndarray], s
     np.put_along_axis(masks, subsets, 1, axis=1)
 
     def lds(influence: np.ndarray) -> str:
-        return f"; LDS {exempla.metrics.lds(influence, masks, outcomes):.4f}"
+        half = len(masks) // 2
+        first, second = (
+            exempla.metrics.lds(influence, masks[part], outcomes[part])
+            for part in (slice(half), slice(half, None))
+        )
+        return f"; LDS {first:.4f} on the first half of the subsets, {second:.4f} on the second"
 
     return model.eval(), (X, y.long()), (X_test, y_test.long()), lds
 

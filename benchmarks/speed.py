@@ -31,7 +31,8 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from benchmarks.selection import engine, plain_numpy, read
-from exempla.selection import SBQ, numba_rows, select, sweeps
+from exempla.selection import SBQ, lookahead, select
+from exempla.selection import rows as row_module
 from exempla.selection.numba_rows import NumbaRows
 from exempla.selection.threads import available, in_parts
 
@@ -163,8 +164,8 @@ def longest_path(work: Callable[[], object]) -> float:
         return found
 
     with (
-        mock.patch.object(numba_rows, "in_parts", timed),
-        mock.patch.object(sweeps, "in_parts", timed),
+        mock.patch.object(row_module, "in_parts", timed),
+        mock.patch.object(lookahead, "in_parts", timed),
     ):
         begun = time.thread_time()
         work()

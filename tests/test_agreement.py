@@ -10,7 +10,7 @@ from torch import nn
 
 import exempla
 from exempla.explainer import Explainer
-from exempla.quality import _KNOWN, disagreement
+from exempla.quality import disagreement
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(240, 3)) + 3 * np.eye(3)[np.arange(240) % 3]
@@ -81,10 +81,3 @@ def test_it_is_looked_at_once_for_each_training_set(monkeypatch: pytest.MonkeyPa
     assert disagreement(embedding) == ""
     monkeypatch.setattr(type(embedding.oracle), "predict", None)
     assert disagreement(embedding) == ""
-    key = id(embedding.train)
-    assert key in _KNOWN
-    del explainer, embedding
-    import gc
-
-    gc.collect()
-    assert key not in _KNOWN

@@ -8,8 +8,8 @@ from sklearn.linear_model import LogisticRegression
 
 import exempla
 from exempla import ExemplaError
-from exempla.arrays import real_numbers, refuse_masked
-from exempla.data import arrays_of
+from exempla.arrays import native, nbytes_of, real_numbers, refuse_masked
+from exempla.data import absent_labels, arrays_of, count_examples, listing, plain_labels
 from exempla.oracles.scores import ArrayScores
 
 RNG = np.random.default_rng(0)
@@ -74,3 +74,16 @@ def test_complex_weights_are_refused():
 def test_what_is_no_array_of_numbers_is_named(given):
     with pytest.raises(ExemplaError, match="weights is not an array of numbers"):
         real_numbers(given, "weights")
+
+
+def test_small_helpers_of_arrays_and_data():
+    assert nbytes_of(np.zeros((10, 2))) == 160
+    assert nbytes_of("text") == 0
+    assert native(np.array([1, 2], dtype=">i4")).dtype.isnative
+    assert absent_labels(np.array(["a", "b", "a"]), np.array(["a"])).tolist() == ["b"]
+    assert (listing(np.array([3])), listing(np.arange(7))) == (
+        "row 3",
+        "rows 0, 1, 2, 3, 4 and 2 more",
+    )
+    assert (count_examples(([1, 2, 3], [0, 1, 0])), count_examples(iter([1]))) == (3, None)
+    assert plain_labels([["yes"], ["no"]]).tolist() == ["yes", "no"]

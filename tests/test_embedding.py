@@ -44,8 +44,8 @@ print((kilobytes("VmHWM") - before) / 2**20)
 @pytest.mark.parametrize(
     "size",
     [
-        (40_000, 100, "plain"),
-        (80_000, 50, "scaled"),
+        pytest.param((40_000, 100, "plain"), marks=pytest.mark.slow),
+        pytest.param((80_000, 50, "scaled"), marks=pytest.mark.slow),
         (60_000, 40, "several"),
     ],
 )

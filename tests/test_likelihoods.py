@@ -135,7 +135,7 @@ def test_gaussian_variance_is_the_weighted_mean_square_unless_given():
     assert Gaussian().fitted(outputs, y).variance == 5.0
     assert Gaussian().fitted(outputs, y, np.array([3.0, 1.0])).variance == 3.0
     assert Gaussian(2.0).fitted(outputs, y).variance == 2.0
-    with pytest.raises(ExemplaError, match="variance of the Gaussian likelihood is unknown"):
+    with pytest.raises(ExemplaError, match="scale of the gaussian likelihood is unknown"):
         Gaussian().score(outputs, y)
 
 

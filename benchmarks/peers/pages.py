@@ -45,18 +45,6 @@ def markdown(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     return "".join("| " + " | ".join(cell or "–" for cell in row) + " |\n" for row in made)
 
 
-def truths() -> str:
-    """One model and a run on every truth, against the best damping and the exact solve."""
-    heads = ("truth", "part", "automatic", "best damping", "regret", "exact, best damping",
-             "automatic less exact", "eight moments")  # fmt: skip
-    rows = []
-    for x in lines_of("truths", outcome=HALF):
-        apart = float(x["automatic"]) - float(x["exact best"])
-        rows.append((x["setting"], x["part"], x["automatic"], x["best"], x["regret"],
-                     x["exact best"], f"{apart:+.3f}", x["run"]))  # fmt: skip
-    return markdown(heads, rows)
-
-
 def rules() -> str:
     """What each rule of damping loses, with the exact solve."""
     names = ("trust", "implicit", "per-row", "per-effective-row")
@@ -80,7 +68,7 @@ LOOKED_UP = "best of"
 
 def suite(checkpoints: str) -> str:
     """Every library on the truths, given one model or eight moments of its training."""
-    heads = ("truth", "exempla", *COMPARED, "lead", "a peer at its best", "lead")
+    heads = ("truth", "exempla", *COMPARED, "lead", "a peer at its best")
     rows = []
     for setting, own in by_setting(checkpoints).items():
         ours = [x["LDS"] for x in own if x["damping"] == "automatic"]
@@ -90,7 +78,7 @@ def suite(checkpoints: str) -> str:
             rows.append(
                 (setting, *ours, *(known.get(key, "") for key in COMPARED.values()),
                  lead(best_peer(own, looked_up=False)),
-                 f"{best['LDS']} ({best['method'].split(', ')[0]})" if best else "", lead(best))
+                 f"{best['LDS']} ({best['method'].split(', ')[0]})" if best else "")
             )  # fmt: skip
     return markdown(heads, rows)
 
@@ -122,41 +110,38 @@ def lead(best: Line | None) -> str:
     return f"{mean:+.3f} ({low:.3f} … {high:.3f})"
 
 
-def peers(truth: str) -> str:
-    """Every library on one truth; an earlier figure, marked *, where there is no newer one."""
-    many = {"digits": "10", "mnist": "5"}[truth]
-    groups = {"one": "one model", many: f"{many} models", "run": "eight moments"}
-    new, old = lines_of(f"peers_{truth}"), lines_of("peers_earlier", truth=truth)
-    known = dict.fromkeys((x["library"], x["method"]) for x in (*new, *old))
+def libraries() -> str:
+    """Every library on the digits and MNIST truths; an earlier figure, marked *, where there is no
+    newer one."""
+    found = {
+        truth: (lines_of(f"peers_{truth}"), lines_of("peers_earlier", truth=truth))
+        for truth in ("digits", "mnist")
+    }
+    known = dict.fromkeys(
+        (x["library"], x["method"]) for both in found.values() for lines in both for x in lines
+    )
     order = ("exempla", "kronfluence", "pydvl", "captum", "traker", "dattri")
 
-    def figure(key: tuple[str, str], models: str, damping: str, *names: str) -> str:
-        for lines, mark in ((new, ""), (old, "*")):
+    def figure(key: tuple[str, str], truth: str, models: str, damping: str) -> str:
+        for lines, mark in zip(found[truth], ("", "*"), strict=True):
             for x in lines:
-                if (
-                    (x["library"], x["method"]) == key
-                    and x["models"] == models
-                    and (x["damping"] == damping and x[names[0]])
-                ):
-                    value = f" ({x['value']})" if damping == "best of 7" and x["value"] else ""
-                    return " / ".join(x[name] for name in names) + value + mark
-        return ""
+                same = (x["library"], x["method"], x["models"], x["damping"])
+                if same == (*key, models, damping) and x["LDS"]:
+                    return x["LDS"] + mark
+        return "–"
 
-    heads = ("library", "method", *groups.values(), "CPU s / of it the job", "peak MB", "lines")
     rows = []
     for key in sorted(known, key=lambda key: order.index(key[0])):
-        ours = key[0] == "exempla"
-        dampings = ("automatic",) if ours else ("default", "none", "best of 7")
+        dampings = ("automatic",) if key[0] == "exempla" else ("default", "none", "best of 7")
         row = [NAMES.get(key[0], key[0]), key[1]]
-        for models in groups:
-            found = [figure(key, models, damping, "LDS") or "–" for damping in dampings]
-            row.append(" / ".join(found) if set(found) != {"–"} else "")
-        row += [
-            figure(key, "one", dampings[0], *names)
-            for names in (("CPU s", "of it the job"), ("peak MB",), ("lines",))
-        ]
+        for truth in found:
+            for models in ("one", "run"):
+                cells = [figure(key, truth, models, damping) for damping in dampings]
+                row.append("/".join(cells) if set(cells) != {"–"} else "")
         rows.append(row)
-    return markdown(heads, rows)
+    groups = (f"{truth}, {given}" for truth in ("digits", "MNIST")
+              for given in ("one model", "eight snapshots"))  # fmt: skip
+    return markdown(("library", "method", *groups), rows)
 
 
 # ---- where people act: a few rows left out, and the rows that a method names
@@ -184,22 +169,6 @@ def left_out() -> str:
     return markdown(heads, rows)
 
 
-def few_rows() -> str:
-    """Every setting with 5 % left out, common random numbers; the regret of the damping."""
-    found = lines_of("truths_left_out", seeds="common", **{"left out": "5 %"})
-    fresh = lines_of("truths_left_out", seeds="fresh", method="exempla", models="one model")
-    rows = []
-    for setting in dict.fromkeys(x["setting"] for x in found):
-        own = {f"{x['method']}, {x['models']}": x for x in found if x["setting"] == setting}
-        lost = {x["left out"]: float(x["best damping"]) - float(x["lds"]) for x in fresh
-                if x["setting"] == setting}  # fmt: skip
-        rows.append((setting, own[OURS[0]]["part"],
-                     *(f"{float(own[name]['lds']):.3f}" for name in (*OURS, *OTHERS)),
-                     *(f"{lost[share]:.3f}" for share in LEFT_OUT)))  # fmt: skip
-    regret = (f"regret, {share}" for share in LEFT_OUT)
-    return markdown(("truth", "part", *OURS, *OTHERS, *regret), rows)
-
-
 def gains(method: str, share: tuple[float, float]) -> dict[str, float]:
     """Mean gain of the queried errors, by network."""
     least, most = share
@@ -212,52 +181,61 @@ def gains(method: str, share: tuple[float, float]) -> dict[str, float]:
 
 def removal() -> str:
     """What removing the named rows does to the errors asked about, method by method."""
-    heads = ("method", "1 % removed", "range", "5 % removed", "range")
+    heads = ("method", "1 % removed", "5 % removed")
     rows = []
     for name in (*OURS, *OTHERS, "TRAK, one model", "random rows"):
         row = [name]
         for share in (ONE_PERCENT, FIVE_PERCENT):
             own = list(gains(name, share).values())
-            row.append(f"{mean(own):+.3f} ± {stdev(own) / len(own) ** 0.5:.3f}")
-            row.append(f"{min(own):+.3f} … {max(own):+.3f}")
+            row.append(f"{mean(own):+.3f} ± {standard_error(own):.3f}")
         rows.append(row)
     return markdown(heads, rows)
 
 
-def choices() -> str:
-    """The present value and the best candidate of each choice."""
-    heads = ("choice", "1/ρ²", "exponent", "mean on the settings chosen on", "mean reported",
-             "largest loss reported")  # fmt: skip
+PEERS_ASKED = ("digits-cnn-adamw", "mnist-cnn-adam-early")
+
+
+def peers_removal() -> str:
+    """The removal test with the peers' own libraries: mean gain ± standard error over questions."""
+    found = lines_of("peers_removal")
+    shares = {"1 %": ONE_PERCENT, "5 %": FIVE_PERCENT}
     rows = []
-    found = lines_of("truths_choices")
-    for models in dict.fromkeys(x["models"] for x in found):
-        own = [x for x in found if x["models"] == models]
-        best = [max((x for x in own if x["form"] == form),
-                    key=lambda x: float(x["mean, chosen on"]))
-                for form in dict.fromkeys(x["form"] for x in own)]  # fmt: skip
-        present = next(x for x in own if x["present"] == "True")
-        for name, x in (("before", present), *((f"best, {x['form']}", x) for x in best)):
-            rows.append((f"{models}: {name}", x["damping"], x["exponent"], x["mean, chosen on"],
-                         x["mean, reported"], x["largest loss, reported"]))  # fmt: skip
-    return markdown(heads, rows)
+    for method in dict.fromkeys(x["method"] for x in found):
+        row = [method]
+        for setting in PEERS_ASKED:
+            for least, most in shares.values():
+                own = [
+                    float(x["gain"])
+                    for x in found
+                    if (x["method"], x["setting"]) == (method, setting)
+                    and least < float(x["share"]) < most
+                ]
+                row.append(f"{mean(own):+.3f} ± {standard_error(own):.3f}" if own else "")
+        rows.append(row)
+    heads = (f"{setting}, {share}" for setting in PEERS_ASKED for share in shares)
+    return markdown(("method", *heads), rows)
+
+
+def standard_error(values: list[float]) -> float:
+    return stdev(values) / len(values) ** 0.5
 
 
 def acting() -> Iterable[str]:
-    ours = {name: gains(name, ONE_PERCENT) for name in OURS}
-    others = [gains(name, ONE_PERCENT) for name in (*OTHERS, "TRAK, one model")]
-    best = {network: max(other[network] for other in others) for network in ours[OURS[0]]}
-    figures = [f"{mean(found.values()):+.2f}" for found in ours.values()]
-    ahead = [sum(found[n] > best[n] for n in best) for found in ours.values()]
-    chance = mean(gains("random rows", ONE_PERCENT).values())
-    ekfac = mean(gains("EK-FAC, eight snapshots", ONE_PERCENT).values())
-    yield (
-        f"**Remove the 1 % of the rows that are named as most harmful to ten errors** and retrain: "
-        f"the log-likelihood of these errors rises by {figures[0]} with one model, {figures[1]} "
-        f"with five seeds and {figures[2]} with eight snapshots (EK-FAC with the same snapshots "
-        f"{ekfac:+.2f}, random rows {chance:+.2f}; mean over {len(best)} networks). "
-        f"The three are ahead of every other method on {ahead[0]}, {ahead[1]} and {ahead[2]} of "
-        f"the {len(best)} networks."
-    )
+    for words, share in (("1 %", ONE_PERCENT), ("5 %", FIVE_PERCENT)):
+        ours = {name: gains(name, share) for name in OURS}
+        others = [gains(name, share) for name in (*OTHERS, "TRAK, one model")]
+        best = {network: max(other[network] for other in others) for network in ours[OURS[0]]}
+        figures = [f"{mean(found.values()):+.2f}" for found in ours.values()]
+        ahead = [sum(found[n] > best[n] for n in best) for found in ours.values()]
+        chance = mean(gains("random rows", share).values())
+        ekfac = mean(gains("EK-FAC, eight snapshots", share).values())
+        yield (
+            f"**{words} of the rows removed**: the log-likelihood of ten errors rises by "
+            f"{figures[0]} with one model, {figures[1]} with five seeds and {figures[2]} with "
+            f"eight snapshots (our EK-FAC with the same snapshots {ekfac:+.2f}, random rows "
+            f"{chance:+.2f}). They are ahead of every other method on {ahead[0]}, {ahead[1]} and "
+            f"{ahead[2]} of {len(best)} networks."
+        )
     found = lines_of("truths_left_out", part="report new", seeds="common")
 
     def lds(share: str, method: str) -> float:
@@ -268,17 +246,16 @@ def acting() -> Iterable[str]:
         figures = [f"{lds(share, name):.2f}" for name in OURS]
         other = max(OTHERS, key=lambda name: lds(share, name))
         yield (
-            f"**With {share} of the rows left out** (same seeds and batches, five networks on "
-            f"which nothing was chosen) LDS is {figures[0]} with one model, {figures[1]} with five "
+            f"**LDS with {share} left out** (common seeds, five networks on which nothing was "
+            f"chosen) is {figures[0]} with one model, {figures[1]} with five "
             f"seeds and {figures[2]} with eight snapshots; the best other method, {other}, has "
             f"{lds(share, other):.2f}."
         )
 
 
-def verdict() -> str:
+def bullets(*parts: Iterable[str]) -> str:
     """What the tables say, in a few lines."""
-    lines = [*acting(), *one_model(), *against_peers(), *checkpoints(), *older_truths()]
-    return "".join(f"- {line}\n" for line in lines)
+    return "".join(f"- {line}\n" for part in parts for line in part)
 
 
 def one_model() -> Iterable[str]:
@@ -305,7 +282,7 @@ def worst_of_few() -> float:
 
 
 def against_peers() -> Iterable[str]:
-    for given, name in (("1", "one network each"), ("8", "eight moments of a training each")):
+    for given, name in (("1", "one network each"), ("8", "eight snapshots each")):
         as_they_come, looked_up = leads(given, False), leads(given, True)
         if not (as_they_come and looked_up):
             continue
@@ -332,42 +309,21 @@ def checkpoints() -> Iterable[str]:
     gain = [float(x["run"]) - float(x["automatic"]) for x in found]
     yield (
         f'**Keep snapshots of the training** (`exempla.Recorder`, `Explainer([model, "run/"])`): '
-        f"the largest lever seen. Eight moments of one run add {min(gain):+.3f} to "
+        f"the largest lever seen. Eight snapshots of one run add {min(gain):+.3f} to "
         f"{max(gain):+.3f} "
         f"(median {median(gain):+.3f}) on the {len(found)} truths asked."
     )
 
 
-def older_truths() -> Iterable[str]:
-    def lds(truth: str, library: str, models: str, damping: str = "automatic", **more: str) -> str:
-        wanted = {"library": library, "models": models, "damping": damping} | more
-        return next((x["LDS"] for x in lines_of(f"peers_{truth}", **wanted)), "–")
-
-    trak = {"method": "TRAK, 512 dimensions"}
-    yield (
-        f"On the digits MLP below: alone {lds('digits', 'exempla', 'one')}, with eight moments "
-        f"{lds('digits', 'exempla', 'run')}; kronfluence with the same moments "
-        f"{lds('digits', 'kronfluence', 'run', 'default')}, with its own damping "
-        f"{lds('digits', 'kronfluence', 'run', 'none')}, at the best of seven "
-        f"{lds('digits', 'kronfluence', 'run', 'best of 7')}. On the MNIST CNN: alone "
-        f"{lds('mnist', 'exempla', 'one')}, with eight moments {lds('mnist', 'exempla', 'run')}; "
-        f"TRAK with the same moments {lds('mnist', 'traker', 'run', 'default', **trak)}, at the "
-        f"best of seven {lds('mnist', 'traker', 'run', 'best of 7', **trak)}."
-    )
-
-
 TABLES: dict[str, Callable[[], str]] = {
-    "verdict": verdict,
-    "left out": left_out,
-    "few rows": few_rows,
+    "verdict": lambda: bullets(acting()),
     "removal": removal,
-    "choices": choices,
-    "truths": truths,
-    "rules": rules,
-    "peers, one model": lambda: suite("1"),
+    "removal, peers": peers_removal,
+    "left out": left_out,
+    "half": lambda: bullets(checkpoints(), against_peers(), one_model()),
     "peers, eight moments": lambda: suite("8"),
-    "digits": lambda: peers("digits"),
-    "mnist": lambda: peers("mnist"),
+    "libraries": libraries,
+    "rules": rules,
 }
 
 
@@ -376,7 +332,33 @@ def rewritten(text: str) -> str:
     return MARK.sub(lambda m: m[1] + TABLES[m[2]]() + m[3], text)
 
 
+def plot() -> None:
+    """The removal test over networks, as bars with standard errors."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    plt.rcParams["svg.hashsalt"] = "exempla"
+    names = (*OURS, *OTHERS, "random rows")
+    figure, axes = plt.subplots(1, 2, figsize=(8, 3.2), sharey=True, layout="constrained")
+    for axis, share, title in zip(
+        axes, (ONE_PERCENT, FIVE_PERCENT), ("1 % removed", "5 % removed"), strict=True
+    ):
+        found = [list(gains(name, share).values()) for name in names]
+        colours = ["tab:blue" if name in OURS else "tab:gray" for name in names]
+        axis.barh(names, [mean(own) for own in found], color=colours,
+                  xerr=[standard_error(own) for own in found])  # fmt: skip
+        axis.axvline(0, color="black", linewidth=0.8)
+        axis.set_title(title)
+        axis.set_xlabel("gain in log-likelihood of the errors")
+    axes[0].invert_yaxis()
+    figure.savefig(DATA / "removal_test.svg", metadata={"Date": None})
+    plt.close(figure)
+
+
 def main() -> None:
+    plot()
     for page in PAGES:
         page.write_text(rewritten(page.read_text(encoding="utf-8")), encoding="utf-8")
 

@@ -16,7 +16,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, jacrev, vmap
 
-__all__ = ["Gradients", "damped_influence", "ekfac", "gradients_of", "trak", "trust_scales"]
+__all__ = [
+    "Gradients",
+    "damped_influence",
+    "ekfac",
+    "gradients_of",
+    "levelled",
+    "trak",
+    "trust_scales",
+]
 
 EKFAC_DAMPING = 0.1
 """Share of a layer's mean eigenvalue (Grosse et al. 2023)."""
@@ -209,3 +217,9 @@ def _add(sums: dict[str, list[Tensor]], name: str, side: int, more: Tensor) -> N
         own.append(more)
     else:
         own[side] = own[side] + more
+
+
+def levelled(influence: Tensor, exponent: float = 1.0) -> Tensor:
+    """Divide each question's influence by a power of its root mean square over the rows."""
+    size = influence.double().square().mean(0, keepdim=True).sqrt().clamp_min(1e-30)
+    return influence.double() * size**-exponent

@@ -116,14 +116,16 @@ def load_work(folder: Path, setting: Setting, device: str, quick: bool) -> Work:
 # ---- truths
 
 
-def truths(work: Work, quick: bool) -> tuple[list[list[State]], dict[str, np.ndarray]]:
-    """The five networks on all rows, and by name masks and what retraining did."""
+def truths(
+    work: Work, quick: bool, seeds: tuple[int, ...] = tuple(range(SEEDS))
+) -> tuple[list[list[State]], dict[str, np.ndarray]]:
+    """The networks of these seeds on all rows, and by name masks and what retraining did."""
     counts = dict.fromkeys(COUNTS, (8, 1, 1)) if quick else COUNTS
     kept = {
         kind: masks(work.n, counts[kind][0], share, 10 + i)
         for i, (kind, share) in enumerate(SHARES.items())
     }
-    jobs = [("reference", 0, seed, seed) for seed in range(SEEDS)]
+    jobs = [("reference", 0, i, seed) for i, seed in enumerate(seeds)]
     halves = []
     for kind, (count, fresh, common) in counts.items():
         own = [(f"{kind}/fresh", m, r, 1000 + len(jobs) + 10 * m + r) for r in range(fresh)
@@ -140,11 +142,11 @@ def truths(work: Work, quick: bool) -> tuple[list[list[State]], dict[str, np.nda
     for start in range(0, len(jobs), AT_ONCE):
         some = jobs[start : start + AT_ONCE]
         rows = [everything if k == "reference" else kept[k.split("/")[0]][m] for k, m, *_ in some]
-        first = SEEDS if start == 0 else None
+        first = len(seeds) if start == 0 else None
         states = work.train(
             np.stack(rows), [j[3] for j in some], SNAPSHOTS if first else 1, first
         )  # fmt: skip
-        references = references or states[:SEEDS]
+        references = references or states[: len(seeds)]
         after, _ = work.outcomes([state[-1] for state in states], X, y)
         found |= {(k, m, r): line for (k, m, r, _), line in zip(some, after, strict=True)}
     gone = torch.from_numpy(np.stack([np.flatnonzero(kept["50 %"][m]) for _, m, _, _ in halves]))
@@ -301,17 +303,28 @@ def questions_of(work: Work, first: State) -> list[np.ndarray]:
 
 
 def removal_test(
-    work: Work, methods: Methods, questions: list[np.ndarray], quick: bool
+    work: Work,
+    methods: Methods,
+    questions: list[np.ndarray],
+    quick: bool,
+    tests: int | None = None,
+    ours: bool = True,
 ) -> list[dict[str, Any]]:
-    """The gain in log-likelihood of the errors asked about, method by method."""
-    tests, retrainings = len(work.data["y_test"]), 2 if quick else RETRAININGS
+    """The gain in log-likelihood of the errors asked about, method by method.
+
+    The questions' columns come after those of `tests` examples; without `ours` only the other
+    methods are asked.
+    """
+    tests = len(work.data["y_test"]) if tests is None else tests
+    retrainings = 2 if quick else RETRAININGS
+    asked = methods.now if ours else methods.others
     kept, what = [np.ones(work.n, bool)], [("nothing", -1, 0)]
     for q in range(len(questions)):
         for share in REMOVED:
             k = round(share * work.n)
             rng = np.random.default_rng(q)
             named = {
-                name: m[:, tests + q].argsort()[:k].cpu().numpy() for name, m in methods.now.items()
+                name: m[:, tests + q].argsort()[:k].cpu().numpy() for name, m in asked.items()
             } | {"random rows": rng.choice(work.n, k, replace=False)}
             for name, rows in named.items():
                 line = np.ones(work.n, bool)

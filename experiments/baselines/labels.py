@@ -22,7 +22,7 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import GridSearchCV
 
-from exempla.arrays import TIE, to_numpy
+from exempla.arrays import TIE, concatenate, to_numpy
 from exempla.errors import ExemplaError
 from exempla.tasks.labels.crossfit import FOLDS, stratified_folds
 from exempla.tasks.labels.evidence import Evidence
@@ -40,11 +40,10 @@ STRENGTHS = tuple(10.0**power for power in range(-4, 5))
 def self_influence(evidence: Evidence) -> np.ndarray:
     """f_jᵀ M⁻¹ f_j with no damping but the model's own penalty, where it has one."""
     view = _view(evidence)
-    n = evidence.problem.n_train
     penalised = any((layer.penalty > 0).any() for layer in view.embedding.oracle.layers)
     damping = 0.0 if penalised else view.damping(1.0)
-    rows = to_numpy(view.embedding.metric.whiten(view.scores[:n], damping))
-    return np.einsum("ij,ij->i", rows, rows) * view.lengths[:n] ** 2
+    rows = to_numpy(view.embedding.metric.whiten(view.embedding.rows, damping))
+    return np.einsum("ij,ij->i", rows, rows)
 
 
 def influence(evidence: Evidence) -> np.ndarray:
@@ -56,9 +55,12 @@ def influence(evidence: Evidence) -> np.ndarray:
     view = _view(evidence)
     n, unit = evidence.problem.n_train, view.damping(1.0)
     best, auc = np.zeros(n), -1.0
+    e, problem = view.embedding, evidence.last_step[1]
+    repeated = np.repeat(evidence.calibration_rows, 2)
+    versions = problem.inputs(repeated), problem.classes[evidence.calibration_codes.ravel()]
+    scores = concatenate([e.rows, e.embed(e.oracle.read(versions, role="test"), "true")[0]])
     for multiple in (1.0, *MULTIPLES):
-        rows = to_numpy(view.embedding.metric.whiten(view.scores, multiple * unit))
-        rows = rows * (view.signs * view.lengths)[:, None]
+        rows = to_numpy(e.metric.whiten(scores, multiple * unit))
         reference = rows[evidence.reference]
         harm = -rows @ reference.mean(0)
         own = np.repeat(np.arange(len(evidence.calibration_rows)), 2)

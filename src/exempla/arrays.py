@@ -36,11 +36,7 @@ def is_sparse(array: Any) -> bool:
 
 
 def nbytes_of(values: Any) -> int:
-    """Return the memory of an array, a sparse matrix or a table in bytes; 0 if it is not known.
-
-    >>> nbytes_of(np.zeros((10, 2))), nbytes_of("text")
-    (160, 0)
-    """
+    """Return the memory of an array, a sparse matrix or a table in bytes; 0 if it is not known."""
     if is_sparse(values):
         parts = (getattr(values, name, None) for name in ("data", "indices", "indptr", "coords"))
         arrays = (a for part in parts for a in (part if isinstance(part, tuple) else (part,)))
@@ -51,14 +47,7 @@ def nbytes_of(values: Any) -> int:
 
 
 def refuse_masked(values: Any, what: str) -> None:
-    """Raise if an array has masked entries: NumPy would compute with the values under the mask.
-
-    >>> refuse_masked(np.ma.masked_array([1.0, 2.0], mask=[False, False]), "X")
-    >>> refuse_masked(np.ma.masked_array([1.0, 2.0], mask=[False, True]), "X")
-    Traceback (most recent call last):
-        ...
-    exempla.errors.ExemplaError: X is a masked array with hidden entries, which cannot be used: ...
-    """
+    """Raise if an array has masked entries: NumPy would compute with the values under the mask."""
     parts = values if isinstance(values, list | tuple) else [values]
     if any(isinstance(part, np.ma.MaskedArray) and np.ma.is_masked(part) for part in parts):
         raise ExemplaError(
@@ -68,11 +57,7 @@ def refuse_masked(values: Any, what: str) -> None:
 
 
 def real_numbers(values: Any, what: str) -> np.ndarray:
-    """Return the values as an array of float64; raise if they are not real numbers.
-
-    >>> real_numbers([1, 2], "weights")
-    array([1., 2.])
-    """
+    """Return the values as an array of float64; raise if they are not real numbers."""
     refuse_masked(values, what)
     try:
         array = np.asarray(to_numpy(values))  # no matrix, and no mask of nothing
@@ -99,11 +84,7 @@ def to_numpy(array: Array) -> np.ndarray:
 
 
 def native(array: np.ndarray) -> np.ndarray:
-    """Return the array in this machine's byte order, which pandas and numba require.
-
-    >>> native(np.array([1, 2], dtype=">i4")).dtype.isnative
-    True
-    """
+    """Return the array in this machine's byte order, which pandas and numba require."""
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
@@ -153,11 +134,6 @@ def pivoted_cholesky(gram: np.ndarray, tolerance: float) -> tuple[np.ndarray, np
     factor, pivot, rank, _ = dpstrf(gram.T, tol=stop, lower=1, overwrite_a=1)
     for column in range(1, rank):
         factor[:column, column] = 0.0
-    if gram.flags.owndata and np.shares_memory(factor, gram):
-        # free the memory behind L at once: the caller's next matrices are as large
-        del factor
-        gram.resize((rank, len(pivot)), refcheck=False)
-        return gram.T, pivot - 1
     return factor[:, :rank], pivot - 1
 
 
@@ -183,18 +159,10 @@ def solve_lower(
     return np.ascontiguousarray(solved.T, dtype=rows.dtype)
 
 
-def matmul_as(rows: Array, matrix: np.ndarray) -> Array:
-    """Return rows @ matrix, on the device and in the precision of the rows."""
-    return rows @ as_like(matrix, rows)
-
-
 def row_squares(rows: Array) -> np.ndarray:
     """Return the squared length of every row, (t,), summed in the precision of the rows.
 
     Stored rows are read in one pass and summed in double precision.
-
-    >>> row_squares(np.array([[3.0, 4.0], [0.0, 1.0]]))
-    array([25.,  1.])
     """
     if hasattr(rows, "shards"):
         return rows.squares()
@@ -213,10 +181,6 @@ def levels(values: np.ndarray, scale: float = 0.0) -> np.ndarray:
 
     Two values nearly tie if they differ by at most TIE times the larger one, or times `scale`.
     Give `scale` for differences and log-odds, whose terms are larger than they are near zero.
-
-    >>> import numpy as np
-    >>> levels(np.array([0.3, 0.1, 0.1 + 1e-15, 0.2]))
-    array([2, 0, 0, 1])
     """
     order = np.argsort(values, kind="stable")
     ordered = values[order]
@@ -229,11 +193,6 @@ def levels(values: np.ndarray, scale: float = 0.0) -> np.ndarray:
 
 
 def first_largest(table: np.ndarray) -> np.ndarray:
-    """Return the first column of each row that equals, or nearly ties with, the largest value.
-
-    >>> import numpy as np
-    >>> first_largest(np.log([[0.2, 0.8], [0.5 - 1e-15, 0.5]]))
-    array([1, 0])
-    """
+    """Return the first column of each row that equals, or nearly ties with, the largest value."""
     best = table.max(axis=1, keepdims=True)
     return np.argmax(table >= best - TIE * np.maximum(np.abs(best), 1.0), axis=1)

@@ -30,22 +30,14 @@ def is_real(value: Any) -> bool:
 
 
 def check_number(name: str, value: Any) -> float:
-    """Return a positive, finite number as a float.
-
-    >>> check_number("budget", 0.1)
-    0.1
-    """
+    """Return a positive, finite number as a float."""
     if not is_real(value) or not 0 < value < np.inf:
         raise ExemplaError(f"{name}={value!r} is not usable: give a positive number.")
     return float(value)
 
 
 def check_times(name: str, value: Any) -> int:
-    """Return how often something is done: at least once.
-
-    >>> check_times("seeds", 5)
-    5
-    """
+    """Return how often something is done: at least once."""
     if not whole_number(value) or not 1 <= value <= _MAX_TIMES:
         raise ExemplaError(
             f"{name} is {value!r}: give a whole number of at least 1 and at most {_MAX_TIMES}."
@@ -54,11 +46,7 @@ def check_times(name: str, value: Any) -> int:
 
 
 def check_k(k: Any, n: int, what: str = "rows") -> int:
-    """Return k as an int from 1 to n.
-
-    >>> check_k(3, 10)
-    3
-    """
+    """Return k as an int from 1 to n."""
     if not whole_number(k):
         raise ExemplaError(f"k is {k!r}, which is not a whole number; ask for 1 to {n} {what}")
     if k < 1:
@@ -69,11 +57,7 @@ def check_k(k: Any, n: int, what: str = "rows") -> int:
 
 
 def check_seed(seed: Any) -> int:
-    """Return a seed that every library accepts.
-
-    >>> check_seed(7)
-    7
-    """
+    """Return a seed that every library accepts."""
     if not whole_number(seed) or not 0 <= seed <= _LARGEST_SEED:
         raise ExemplaError(
             f"seed is {seed!r}; give a whole number of at least 0 and at most {_LARGEST_SEED}"
@@ -82,11 +66,7 @@ def check_seed(seed: Any) -> int:
 
 
 def check_choice(name: str, value: Any, choices: Sequence[str]) -> str:
-    """Return the value if it is one of a few words.
-
-    >>> check_choice("side", "both", ("both", "opponents"))
-    'both'
-    """
+    """Return the value if it is one of a few words."""
     if not isinstance(value, str) or value not in choices:
         raise ExemplaError(f"{name}={value!r} is not known: use one of {', '.join(choices)}.")
     return value
@@ -127,11 +107,7 @@ def check_ids(ids: Any, n: int) -> np.ndarray | None:
 
 
 def check_rows(rows: Any, n: int, name: str, what: str = "examples") -> np.ndarray:
-    """Return row positions, given as positions or as a boolean mask.
-
-    >>> check_rows([True, False, True], 3, "ask").tolist(), check_rows([2], 3, "ask").tolist()
-    ([0, 2], [2])
-    """
+    """Return row positions, given as positions or as a boolean mask."""
     try:
         found = np.asarray(rows)
     except ValueError:

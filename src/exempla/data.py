@@ -43,12 +43,7 @@ class _Unpacked(NamedTuple):
 
 
 def from_arrow(part: Any) -> Any:
-    """Convert an Arrow table or array to pandas; return anything else unchanged.
-
-    >>> import pyarrow as pa
-    >>> from_arrow(pa.table({"a": [1, 2]})).shape, from_arrow([1, 2])
-    ((2, 1), [1, 2])
-    """
+    """Convert an Arrow table or array to pandas; return anything else unchanged."""
     pa = sys.modules.get("pyarrow")
     kinds = () if pa is None else (pa.Table, pa.RecordBatch, pa.ChunkedArray, pa.Array)
     return part.to_pandas() if isinstance(part, kinds) else part
@@ -88,7 +83,12 @@ def unpack(data: Any, problems: list[str]) -> _Unpacked:
     if n == 0:
         raise ExemplaError("The data has no rows: give at least one example.")
     if y is not None:
-        y = y if hasattr(y, "iloc") else _label_array(y)
+        try:
+            y = y if hasattr(y, "iloc") else native(to_numpy(y))
+        except ValueError:
+            raise ExemplaError(
+                "y must have one label, or the same number of values, for every row."
+            ) from None
         if n_rows(y) != n:
             problems.append(f"X has {n} rows but y has {n_rows(y)}")
             y = None
@@ -110,31 +110,14 @@ def _refuse_repeated_columns(X: Any) -> None:
     )
 
 
-def _label_array(y: Any) -> np.ndarray:
-    try:
-        return native(to_numpy(y))
-    except ValueError:
-        raise ExemplaError(
-            "y must have one label, or the same number of values, for every row."
-        ) from None
-
-
 def plain_labels(y: Any) -> np.ndarray:
-    """Return labels as a NumPy array, one-dimensional if there is one per row.
-
-    >>> plain_labels([["yes"], ["no"]])
-    array(['yes', 'no'], dtype='<U3')
-    """
+    """Return labels as a NumPy array, one-dimensional if there is one per row."""
     values = y.to_numpy() if hasattr(y, "to_numpy") else to_numpy(y)
     return values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
 
 
 def absent_labels(y: np.ndarray, kept: np.ndarray) -> np.ndarray:
-    """Return the classes of y that are not among the kept labels.
-
-    >>> absent_labels(np.array(["a", "b", "a"]), np.array(["a"]))
-    array(['b'], dtype='<U1')
-    """
+    """Return the classes of y that are not among the kept labels."""
     classes = np.unique(y)
     # by sorting: the other method overflows at labels of 2**63 in NumPy 2.0
     return classes[~np.isin(classes, kept, kind="sort")]
@@ -162,12 +145,9 @@ def _check_weights(weights: Any, n: int, problems: list[str]) -> np.ndarray | No
 
 def index_of(*frames: Any) -> np.ndarray | None:
     """Return a pandas index other than 0, 1, 2, …; otherwise None."""
-    if "pandas" not in sys.modules:  # without pandas there is no frame
-        return None
-    import pandas as pd
-
-    for frame in frames:
-        index = getattr(frame, "index", None)
+    pd: Any = sys.modules.get("pandas")
+    for frame in frames if pd else ():  # without pandas there is no frame
+        index: Any = getattr(frame, "index", None)
         if isinstance(index, pd.Index):
             default = isinstance(index, pd.RangeIndex) and index.equals(pd.RangeIndex(len(index)))
             return None if default else index.to_numpy()
@@ -208,11 +188,7 @@ def _from_frame(X: Any) -> np.ndarray:
 
 
 def count_examples(data: Any) -> int | None:
-    """Return the number of examples in (X, y), X alone or a data set; None if it is not known.
-
-    >>> count_examples(([1, 2, 3], [0, 1, 0])), count_examples(iter([1]))
-    (3, None)
-    """
+    """Return the number of examples in (X, y), X alone or a data set; None if it is not known."""
     if not hasattr(data, "__getitem__"):  # a DataLoader
         data = getattr(data, "dataset", data)
     first = data[0] if isinstance(data, tuple) and data else data
@@ -257,10 +233,6 @@ def take_examples(data: Any, positions: np.ndarray) -> Any:
     """Return the examples at these positions, as the same kind of data.
 
     `data` is (X, y), X alone, a dictionary of columns, or a data set.
-
-    >>> import numpy as np
-    >>> take_examples((np.arange(4), np.array(list("abcd"))), np.array([2, 0]))
-    (array([2, 0]), array(['c', 'a'], dtype='<U1'))
     """
     if isinstance(data, tuple):
         return tuple(None if part is None else take_examples(part, positions) for part in data)
@@ -278,11 +250,7 @@ def take_examples(data: Any, positions: np.ndarray) -> Any:
 
 
 def stack_rows(first: Any, second: Any) -> Any:
-    """Stack the rows of `first` and `second`, in the type of `first`.
-
-    >>> stack_rows(["a", "b"], ("c",))
-    ['a', 'b', 'c']
-    """
+    """Stack the rows of `first` and `second`, in the type of `first`."""
     first, second = from_arrow(first), from_arrow(second)
     if is_polars(first):
         pl = sys.modules["polars"]  # loaded, because the frame exists
@@ -338,12 +306,7 @@ def arrays_of(data: Any, whose: str) -> tuple[Any, Any, np.ndarray | None]:
 
 
 def listing(rows: np.ndarray, show: int = 5) -> str:
-    """Return row numbers in words.
-
-    >>> import numpy as np
-    >>> listing(np.array([3])), listing(np.arange(7))
-    ('row 3', 'rows 0, 1, 2, 3, 4 and 2 more')
-    """
+    """Return row numbers in words."""
     names = ", ".join(map(str, rows[:show]))
     more = f" and {len(rows) - show} more" if len(rows) > show else ""
     return f"row{'s' if len(rows) > 1 else ''} {names}{more}"
@@ -379,8 +342,6 @@ class Completions(Sequence):
     >>> data = Completions(Letters(), [("2+2=", "4"), "abc"])
     >>> data[0]["labels"], data.pieces(0)
     ([-100, -100, -100, -100, 52], ('2', '+', '2', '=', '4'))
-    >>> data.counted(1)  # nothing stands before the first token to predict it from
-    [1, 2]
     """
 
     def __init__(

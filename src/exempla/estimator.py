@@ -31,10 +31,24 @@ def _inner_has(method: str) -> Any:
     return check
 
 
+def _delegated(name: str, summary: str) -> Any:
+    """Return a method that calls the fitted model's own."""
+
+    def method(self: FisherExplainer, X: Any) -> np.ndarray:
+        return getattr(self._fitted(), name)(X)
+
+    method.__name__, method.__doc__ = name, summary
+    return available_if(_inner_has(name))(method)
+
+
 def _plain(data: Any) -> Any:
     """What calls itself an array, as one; frames, sparse matrices and lists as they are."""
     known = isinstance(data, np.ndarray) or hasattr(data, "iloc") or issparse(data)
     return np.asarray(data) if hasattr(data, "__array__") and not known else data
+
+
+def _query(X: Any, y: Any) -> Any:
+    return _plain(X) if y is None else (_plain(X), _plain(y))
 
 
 class FisherExplainer(MetaEstimatorMixin, BaseEstimator):
@@ -86,13 +100,8 @@ class FisherExplainer(MetaEstimatorMixin, BaseEstimator):
         seed: int = 0,
         progress: bool = False,
     ) -> None:
-        self.estimator = estimator
-        self.fisher = fisher
-        self.sketch = sketch
-        self.damping = damping
-        self.normalize = normalize
-        self.seed = seed
-        self.progress = progress
+        self.estimator, self.fisher, self.sketch, self.damping = estimator, fisher, sketch, damping
+        self.normalize, self.seed, self.progress = normalize, seed, progress
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> FisherExplainer:
         """Fit a clone of the model and embed the training set."""
@@ -108,15 +117,11 @@ class FisherExplainer(MetaEstimatorMixin, BaseEstimator):
         for name in ("n_features_in_", "feature_names_in_", "classes_"):
             if hasattr(self.estimator_, name):
                 setattr(self, name, getattr(self.estimator_, name))
-        self.explainer_ = Explainer(
-            self.estimator_,
-            fisher=self.fisher,
-            sketch=self.sketch,
-            damping=self.damping,
-            normalize=self.normalize,
-            seed=self.seed,
-            progress=self.progress,
-        ).fit((X, y) if sample_weight is None else (X, y, sample_weight))
+        options = {
+            name: v for name, v in self.get_params(deep=False).items() if name != "estimator"
+        }
+        data = (X, y) if sample_weight is None else (X, y, sample_weight)
+        self.explainer_ = Explainer(self.estimator_, **options).fit(data)
         return self
 
     def explain(
@@ -128,40 +133,21 @@ class FisherExplainer(MetaEstimatorMixin, BaseEstimator):
         labels: Labels = "true",
         selector: Selector | None = None,
     ) -> Explanation:
-        """The k training examples most responsible for the predictions of X.
+        """Return the k training examples most responsible for the predictions of X.
 
         Without `y` the question is about the predicted labels.
         """
-        self._check_fitted()
-        asked = _plain(X) if y is None else (_plain(X), _plain(y))
-        return self.explainer_.explain(asked, k, side, labels, selector)
+        return self._explainer().explain(_query(X, y), k, side, labels, selector)
 
     def influence(self, X: Any, y: Any = None, *, relative: bool = False) -> np.ndarray:
-        """(n_train, n_test): what each example's log-likelihood loses if a row is removed; with
-        `relative`, over the root of the row's own influence."""
-        self._check_fitted()
-        asked = _plain(X) if y is None else (_plain(X), _plain(y))
-        return self.explainer_.influence(asked, relative=relative)
+        """Return (n_train, n_test): what each example's log-likelihood loses if a row is removed;
+        with `relative`, over the root of the row's own influence."""
+        return self._explainer().influence(_query(X, y), relative=relative)
 
-    @available_if(_inner_has("predict"))
-    def predict(self, X: Any) -> np.ndarray:
-        """The model's predictions."""
-        return self._fitted().predict(X)
-
-    @available_if(_inner_has("predict_proba"))
-    def predict_proba(self, X: Any) -> np.ndarray:
-        """The model's probabilities."""
-        return self._fitted().predict_proba(X)
-
-    @available_if(_inner_has("predict_log_proba"))
-    def predict_log_proba(self, X: Any) -> np.ndarray:
-        """The model's log-probabilities."""
-        return self._fitted().predict_log_proba(X)
-
-    @available_if(_inner_has("decision_function"))
-    def decision_function(self, X: Any) -> np.ndarray:
-        """The model's decision function."""
-        return self._fitted().decision_function(X)
+    predict = _delegated("predict", "Return the model's predictions.")
+    predict_proba = _delegated("predict_proba", "Return the model's probabilities.")
+    predict_log_proba = _delegated("predict_log_proba", "Return the model's log-probabilities.")
+    decision_function = _delegated("decision_function", "Return the model's decision function.")
 
     @available_if(_inner_has("score"))
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
@@ -173,21 +159,23 @@ class FisherExplainer(MetaEstimatorMixin, BaseEstimator):
         return LogisticRegression() if self.estimator is None else self.estimator
 
     def _fitted(self) -> Any:
-        self._check_fitted()
+        check_is_fitted(self, "explainer_")
         return self.estimator_
 
-    def _check_fitted(self) -> None:
-        check_is_fitted(self, "estimator_")
-        if not hasattr(self, "explainer_"):
-            raise ExemplaError("The model was fitted but not explained: call fit again.")
+    def _explainer(self) -> Explainer:
+        check_is_fitted(self, "explainer_")
+        return self.explainer_
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         inner = get_tags(self._inner())
-        tags.estimator_type = inner.estimator_type
-        tags.classifier_tags = inner.classifier_tags
-        tags.regressor_tags = inner.regressor_tags
-        tags.target_tags = inner.target_tags
-        tags.input_tags = inner.input_tags
+        for part in (
+            "estimator_type",
+            "classifier_tags",
+            "regressor_tags",
+            "target_tags",
+            "input_tags",
+        ):
+            setattr(tags, part, getattr(inner, part))
         tags.array_api_support = False
         return tags

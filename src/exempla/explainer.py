@@ -68,27 +68,16 @@ class KernelOptions(TypedDict, total=False):
     """
 
     likelihood: Any
-    """What the model's outputs mean: "auto", a name, or a likelihood object."""
     fisher: str
-    """The metric: "true", "empirical", "diagonal" or "identity"."""
     sketch: str | int
-    """"auto", "exact", or the number of directions to keep."""
     budget: str | float
-    """Largest cost of a fit in epochs of training: "exact" (no limit) or a number."""
     damping: str | float
-    """"auto", the name of a rule, or a number."""
     normalize: bool
-    """Whether training rows are scaled to unit length before selection."""
     parameters: Any
-    """The part of a torch model to use: names, globs or modules."""
     store: Any
-    """A folder for the training rows, to keep them on disk."""
     device: Any
-    """The torch device to run on."""
     seed: int
-    """Seed of every random choice."""
     progress: bool
-    """Whether to show progress."""
 
 
 class Explainer:
@@ -174,7 +163,8 @@ class Explainer:
         self._score_options = {"likelihood": likelihood, "parameters": parameters}
         self._embeddings: list[Embedding] | None = None
         self._ids: np.ndarray | None = None
-        self._train_data: Any = None
+        self.train_data: Any = None
+        """The training data as given to `fit`."""
         # the kernel used last: only one, because its features are large
         self._kernel: Kernel | None = None
         self._lock = RLock()
@@ -215,8 +205,7 @@ class Explainer:
     ) -> Explainer:
         """Fit with the memory forecast of another job.
 
-        `check` is called with the number of training examples before any of them is embedded, so
-        that a job can validate its own arguments.
+        `check` is called with the number of training examples before any of them is embedded.
         """
         part = check_part(part, self.store)
         with showing(self.progress):
@@ -232,7 +221,7 @@ class Explainer:
         if part is None:
             with self._lock:
                 self._ids, self._embeddings, self._kernel = names, fitted, None
-                self._train_data = train
+                self.train_data = train
         return self
 
     @property
@@ -251,11 +240,6 @@ class Explainer:
     def n_train(self) -> int:
         """Number of training examples."""
         return len(self.embeddings[0].train)
-
-    @property
-    def train_data(self) -> Any:
-        """The training data as given to `fit`."""
-        return self._train_data
 
     @property
     def features(self) -> Features:
@@ -317,17 +301,6 @@ class Explainer:
         ------
         ExemplaError
             If an argument cannot be used; arguments are checked before anything is computed.
-
-        Examples
-        --------
-        >>> from sklearn.datasets import load_iris
-        >>> from sklearn.linear_model import LogisticRegression
-        >>> X, y = load_iris(return_X_y=True)
-        >>> model = LogisticRegression(max_iter=500).fit(X, y)
-        >>> explainer = Explainer(model, progress=False).fit((X, y))
-        >>> answer = explainer.explain((X[70:71], y[70:71]), k=3)
-        >>> [int(y[i]) for i in answer.indices]
-        [2, 2, 2]
         """
         check_query(self.n_train, test, k, side, labels, selector, weights)
         with showing(self.progress):
@@ -385,23 +358,20 @@ class Explainer:
         features = kernel.features
         rows, targets = kernel.rows_and_targets(query, weights, each)
         question = Question(self, query.examples[0], query.test)
-        answers = []
-        for selection, mu, proof in chosen_and_certified(rows, targets, k, selector, side):
-            alignment = to_numpy(rows[selection.indices] @ mu).astype(np.float64)
-            answers.append(
-                Explanation.of(
-                    selection,
-                    alignment=alignment,
-                    certificate=proof.to_dict(),
-                    damping=features.damping,
-                    damping_rule=features.damping_rule,
-                    residual_used=rows is not features.rows,
-                    state=None,
-                    **self._provenance(selection.indices, question, query.labels, k),
-                    warnings=(*query.notes, *selection.warnings),
-                )
+        return [
+            Explanation.of(
+                selection,
+                alignment=to_numpy(rows[selection.indices] @ mu).astype(np.float64),
+                certificate=proof.to_dict(),
+                damping=features.damping,
+                damping_rule=features.damping_rule,
+                residual_used=rows is not features.rows,
+                state=None,
+                **self._provenance(selection.indices, question, query.labels, k),
+                warnings=(*query.notes, *selection.warnings),
             )
-        return answers
+            for selection, mu, proof in chosen_and_certified(rows, targets, k, selector, side)
+        ]
 
     def _provenance(
         self, indices: np.ndarray, question: Question, labels: Labels, k: int
@@ -455,11 +425,14 @@ class Explainer:
         return refuse_overflow(found, "influence")
 
     def set_influence(
-        self, test: Any, labels: Labels = "true", weights: Any = None
+        self,
+        test: Any,
+        labels: Labels = "true",
+        weights: Any = None,
+        *,
+        solve: Solve = "exact",
     ) -> SetInfluence:
         """Compute the influence on the mean log-likelihood of the queried set.
-
-        It is solved with the Fisher matrix of all parameters where the model offers that (torch).
 
         Parameters
         ----------
@@ -467,27 +440,21 @@ class Explainer:
         labels : {"true", "predicted"}
         weights : (n_test,) array
             Weight of each queried example.
+        solve : {"exact", "sketch"}
+            Solve with the Fisher matrix of all parameters where the model offers that (torch), or
+            compute ``influence(test) @ weights`` without the (n_train, n_test) matrix.
 
         Returns
         -------
         SetInfluence
             `.values` (n_train,), `.solver`, `.residual` and `.steps` of the solution.
         """
+        check_choice("solve", solve, ("sketch", "exact"))
         kernel = self.kernel("influence")
         with showing(self.progress):
-            return kernel.set_influence(kernel.query(test, labels), weights)
-
-    def mean_influence(self, test: Any, labels: Labels = "true", weights: Any = None) -> np.ndarray:
-        """Compute the influence on the mean log-likelihood of the queried set, (n_train,).
-
-        It equals ``influence(test) @ weights`` without the (n_train, n_test) matrix.
-        This method uses the sketch; `set_influence` solves with the Fisher matrix of all
-        parameters.
-        """
-        kernel = self.kernel("influence")
-        with showing(self.progress):
-            found = kernel.set_influence(kernel.query(test, labels), weights, solve="sketch")
-        return refuse_overflow(found.values, "influence")
+            found = kernel.set_influence(kernel.query(test, labels), weights, solve)
+        refuse_overflow(found.values, "influence")
+        return found
 
     def removal_effect(
         self,
@@ -575,8 +542,7 @@ def check_query(
     `explain_each` (`each`) takes a list of sides and a matrix of weights.
     """
     check_k(k, n_train, "training examples")
-    several = each and isinstance(side, list | tuple)
-    for one in side if several else [side]:
+    for one in side if each and isinstance(side, list | tuple) else [side]:
         check_choice("side", one, _SIDES)
     check_choice("labels", labels, ("true", "predicted"))
     if selector is not None and not isinstance(selector, Selector):

@@ -36,18 +36,8 @@ class ImageError(ExemplaError):
 def as_image(picture: Any, largest: int | None = None) -> Image.Image:
     """Return an image in 8-bit grey ("L") or RGB, without metadata.
 
-    Parameters
-    ----------
-    picture
-        A path, a Pillow image, or an array (h, w), (h, w, 1), (h, w, 3) or (h, w, 4): bytes, whole
-        numbers, or floats.
-    largest
-        The longest side that is needed. A large JPEG may then be decoded at a fraction of its size,
-        but not below twice this.
-
-    >>> import numpy as np
-    >>> as_image(np.ones((2, 3))).getpixel((0, 0)), as_image(np.zeros((2, 3, 4), np.uint8)).mode
-    (255, 'RGB')
+    `picture` is a path, a Pillow image, or an array (h, w), (h, w, 1), (h, w, 3) or (h, w, 4). If
+    no side longer than `largest` is needed, a JPEG may be decoded at a fraction of its size.
     """
     if isinstance(picture, str | Path):
         return _from_file(Path(picture), largest)
@@ -58,12 +48,7 @@ def as_image(picture: Any, largest: int | None = None) -> Image.Image:
 
 
 def as_pixels(picture: Any, size: tuple[int, int] | None = None) -> np.ndarray:
-    """Return an image as a uint8 array, (h, w) or (h, w, 3); `size` is (height, width).
-
-    >>> import numpy as np
-    >>> as_pixels(np.full((4, 4), 65_535, np.uint16), (2, 2)).tolist()
-    [[255, 255], [255, 255]]
-    """
+    """Return an image as a uint8 array, (h, w) or (h, w, 3); `size` is (height, width)."""
     image = as_image(picture)
     if size is not None and (image.height, image.width) != size:
         image = image.resize((size[1], size[0]), Image.Resampling.BILINEAR)
@@ -89,12 +74,7 @@ def webp(
 
 
 def thumbnail(picture: Any, most: int = 128) -> bytes:
-    """Return a WebP with at most `most` pixels per side.
-
-    >>> import numpy as np
-    >>> thumbnail(np.zeros((300, 200), dtype=np.uint8))[8:12]
-    b'WEBP'
-    """
+    """Return a WebP with at most `most` pixels per side."""
     return webp(fitted(as_image(picture, most), most))
 
 
@@ -133,20 +113,13 @@ def _plain(image: Image.Image) -> Image.Image:
     """Return a copy in grey, if the image is grey, or in RGB on white."""
     if image.mode.startswith(("I", "F")):  # 16 or 32 bits a pixel
         return Image.fromarray(_as_bytes(np.asarray(image)))
-    clear = image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info
     grey = image.mode in ("1", "L")
-    if clear:
+    if image.has_transparency_data:
         over = image.convert("RGBA")
-        white = Image.new("RGBA", over.size, "white")
-        image = Image.alpha_composite(white, over)
-    return _bare(image.convert("L" if grey else "RGB"))
-
-
-def _bare(image: Image.Image) -> Image.Image:
-    # Otherwise EXIF data, profiles and comments would be saved with the pixels.
-    copy = image.copy()
-    copy.info = {}
-    return copy
+        image = Image.alpha_composite(Image.new("RGBA", over.size, "white"), over)
+    plain = image.convert("L" if grey else "RGB").copy()
+    plain.info = {}  # otherwise EXIF data, profiles and comments would be saved with the pixels
+    return plain
 
 
 def _array(values: Any) -> np.ndarray:

@@ -39,13 +39,7 @@ def relative_influence(values: np.ndarray, own: np.ndarray) -> np.ndarray:
     """Divide the influence of each training example by the root of its self-influence.
 
     Among all examples that would move the model as far as this one, how strongly does it act on the
-    query (Barshan, Brunet and Dziugaite 2020)? Divided by the root of the queried example's
-    self-influence too, which changes no order, it is the cosine of the Fisher kernel. Examples
-    without self-influence get 0.
-
-    >>> import numpy as np
-    >>> relative_influence(np.array([[4.0], [1.0], [0.0]]), np.array([16.0, 0.25, 0.0])).ravel()
-    array([1., 2., 0.])
+    query (Barshan, Brunet and Dziugaite 2020)? Examples without self-influence get 0.
     """
     root = np.sqrt(own)[:, None]
     return np.divide(values, root, out=np.zeros_like(values), where=root > 0)
@@ -88,19 +82,10 @@ class RemovalEffect:
 def predicted_effect(
     kernel: Kernel, query: Query, shares: np.ndarray, picked: np.ndarray, scale: float = 1.0
 ) -> RemovalEffect:
-    """Predict the effect of removing training examples on a query, averaged over the models.
+    """Predict the effect of removing the training examples `picked`, averaged over the models.
 
-    Parameters
-    ----------
-    kernel : Kernel
-        At the damping for influence.
-    query : Query
-    shares : (n_test,) array
-        Share of each queried example.
-    picked : array of int
-        The training examples to remove.
-    scale : float
-        Multiplies the change of each score (of the log-odds, for classes), to correct its size.
+    The kernel is at the damping for influence. `shares` (n_test,) has the share of each queried
+    example. `scale` multiplies the change of each score (of the log-odds, for classes).
     """
     if not len(picked):
         return RemovalEffect(0, 0.0, 0.0, 0.0)

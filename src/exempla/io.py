@@ -47,14 +47,6 @@ def replacing(path: str | Path, *, keep_existing: bool = False) -> Iterator[Buff
 
     With `keep_existing` a file that is there by then stays: of several processes that write, one
     succeeds and all find the same file.
-
-    >>> folder = tempfile.TemporaryDirectory()
-    >>> path = Path(folder.name) / "a.txt"
-    >>> with replacing(path) as file:
-    ...     _ = file.write(b"all of it")
-    >>> path.read_bytes(), len(list(path.parent.iterdir()))
-    (b'all of it', 1)
-    >>> folder.cleanup()
     """
     path = Path(path)
     # every writer has its own temporary name: two at once never share a file
@@ -111,30 +103,20 @@ def publishing(
     earlier files with their manifest, or no manifest. If the block raises, nothing changes.
 
     Files that exempla did not write are never replaced unless `force` is set; see `check_targets`.
-
-    >>> place = tempfile.TemporaryDirectory()
-    >>> with publishing(place.name, {"command": "example"}) as stage:
-    ...     _ = (stage / "a.txt").write_text("one")
-    ...     _ = (stage / "b.txt").write_text("two")
-    >>> made = json.loads((Path(place.name) / "manifest.json").read_text())
-    >>> made["command"], {name: file["size"] for name, file in made["files"].items()}
-    ('example', {'a.txt': 3, 'b.txt': 3})
-    >>> place.cleanup()
     """
     folder = Path(folder)
     with ExitStack() as alive:
         with alone_in(folder):  # so that no other run takes the new stage for a dead one
-            known = _owned(folder)  # includes the lists in dead stages, which are removed next
-            _remove_dead_stages(folder)
             stage = Path(tempfile.mkdtemp(dir=folder, prefix=_STAGE, suffix=_PART))
             alive.enter_context(alone_in(stage))
             alive.callback(shutil.rmtree, stage, ignore_errors=True)
         yield stage
         names = sorted(path.name for path in stage.iterdir())
         with alone_in(folder):  # two runs into one folder publish one after the other
-            check_targets(folder, names, force=force, known=known)
+            check_targets(folder, names, force=force)
             _seal(stage, names, folder, dict(about or {}))
             _move(stage, folder, names)
+            _remove_dead_stages(folder)
 
 
 def _seal(stage: Path, names: list[str], folder: Path, about: dict[str, Any]) -> None:
@@ -155,22 +137,15 @@ def _seal(stage: Path, names: list[str], folder: Path, about: dict[str, Any]) ->
     os.chmod(stage / MANIFEST, mode)
 
 
-def foreign_files(
-    folder: Path, names: Iterable[str], known: Mapping[str, str | None] | None = None
-) -> list[str]:
+def foreign_files(folder: Path, names: Iterable[str]) -> list[str]:
     """Return those of the names that exist in the folder and were not written by exempla.
 
     A file is exempla's if the manifest lists it and it has not changed since, or if a run that was
     interrupted while it replaced files lists it.
     """
-    owned = {**(known or {}), **_owned(folder)}
-    return [
-        name
-        for name in names
-        if name != MANIFEST
-        and os.path.lexists(folder / name)
-        and not _is_listed(folder, name, owned)
-    ]
+    owned = _owned(folder)
+    there = [name for name in names if name != MANIFEST and os.path.lexists(folder / name)]
+    return [name for name in there if not _is_listed(folder, name, owned)]
 
 
 def _is_listed(folder: Path, name: str, owned: Mapping[str, str | None]) -> bool:
@@ -207,17 +182,10 @@ def _listed(manifest: Path) -> dict[str, dict[str, Any]]:
         return {}
 
 
-def check_targets(
-    folder: Path,
-    names: Iterable[str],
-    *,
-    force: bool = False,
-    known: Mapping[str, str | None] | None = None,
-) -> None:
+def check_targets(folder: Path, names: Iterable[str], *, force: bool = False) -> None:
     """Raise ExemplaError if publishing would replace a folder or a file exempla did not write.
 
-    `force` allows such files to be replaced, but never a folder. `known` lists further files that
-    exempla wrote, with their checksums.
+    `force` allows such files to be replaced, but never a folder.
     """
     names = list(names)
     for name in names:
@@ -232,7 +200,7 @@ def check_targets(
             f"{manifest} was not written by exempla and would be replaced; move it, or choose "
             "another folder."
         )
-    foreign = [] if force else foreign_files(folder, names, known)
+    foreign = [] if force else foreign_files(folder, names)
     if foreign:
         raise ExemplaError(
             f"{folder} already holds {', '.join(foreign)}, which exempla did not write or which "
@@ -267,11 +235,6 @@ def make_folder(path: str | Path) -> Path:
     """Make the folder and its parents if they do not exist, and return its path.
 
     Only the owner may enter it, or also the group if the parent is shared with one.
-
-    >>> place = tempfile.TemporaryDirectory()
-    >>> oct(make_folder(Path(place.name) / "a" / "b").stat().st_mode & 0o777)
-    '0o700'
-    >>> place.cleanup()
     """
     path = Path(path)
     if path.is_dir():
@@ -324,13 +287,12 @@ def alone_in(folder: Path, busy: Exception | None = None) -> Iterator[bool]:
     A second process waits, or raises `busy` if it is given. The operating system releases the lock
     when the process ends.
     """
-    handle = None
+    handle, locked = None, True
     try:
         import fcntl
 
         handle = os.open(folder, os.O_RDONLY)
         fcntl.flock(handle, fcntl.LOCK_EX | (0 if busy is None else fcntl.LOCK_NB))
-        locked = True
     except BlockingIOError as held_by_another:
         assert handle is not None
         os.close(handle)
@@ -375,15 +337,7 @@ def write_sealed(
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Parse JSON; raise ValueError also for text that is nested too deeply.
-
-    >>> parse_json("[1, 2]")
-    [1, 2]
-    >>> parse_json("[" * 100_000)
-    Traceback (most recent call last):
-        ...
-    ValueError: JSON is nested too deeply
-    """
+    """Parse JSON; raise ValueError also for text that is nested too deeply."""
     try:
         return json.loads(text)
     except RecursionError:
@@ -431,15 +385,10 @@ def verified(path: Path) -> dict[str, Any]:
         about = read_seal(path)
         if about is None:
             raise ExemplaError(f"{path} is cut short or was not written by exempla.")
-        left, digest = about["bytes"] - 64, hashlib.sha256()
-        with open(path, "rb", buffering=0) as file:
-            buffer = memoryview(bytearray(2**20))
-            while left > 0:
-                got = file.readinto(buffer[: min(left, len(buffer))])
-                if not got:
-                    break
-                digest.update(buffer[:got])
-                left -= got
+        end, digest = about["bytes"] - 64, hashlib.sha256()
+        with open(path, "rb") as file:
+            while block := file.read(min(2**20, end - file.tell())):
+                digest.update(block)
     if digest.hexdigest() != about["sha256"]:
         raise ExemplaError(f"{path} has changed since it was written: its checksum does not match.")
     return about

@@ -48,6 +48,7 @@ class TokenAlignment:
             )
         self.answer, self.explainer = answer, asked.explainer
         self.train_texts, self.test_texts, self.shares = train, test, asked.shares
+        self._labels: Any = answer.labels
 
     def train(self, row: int) -> np.ndarray:
         """Return the part of each token of training text `row` in its alignment with the query.
@@ -68,10 +69,6 @@ class TokenAlignment:
     @cached_property
     def _query(self) -> Query:
         return self._kernel.query(self.test_texts, self._labels)
-
-    @property
-    def _labels(self) -> Any:
-        return self.answer.labels
 
     @cached_property
     def _residual(self) -> bool:
@@ -112,10 +109,10 @@ class TokenAlignment:
         rows, residual = kernel.whiten(query, other.inside)
         parts = to_numpy(rows[:-1] @ other.inside).astype(np.float64)
         if self._residual:
-            embedded = query.embedded
+            embedded, last = query.embedded, np.array([len(query) - 1])
             outside = kernel.residual_products(embedded, other.examples, other.counted[:, None])
             parts += outside[:-1, 0]
-            parts /= kernel.full_norms([one.last() for one in embedded], rows[-1:])
+            parts /= kernel.full_norms([one.take(last) for one in embedded], rows[-1:])
         elif kernel.use == "selection":
             parts *= unit_scale(rows[-1:], None if is_train else residual[-1:])[0]
         out = np.zeros(len(text["labels"]))

@@ -1,24 +1,18 @@
 """Memory forecasts: how much memory a job needs at its peak, announced once before it starts.
 
 A job that may need much memory says so before it begins, so that you can stop it, choose a smaller
-`sketch=`, or keep rows on disk with `store=`. There is one mechanism for all jobs:
+`sketch=`, or keep rows on disk with `store=`. A function computes the peak in bytes beyond the
+model and the data as given (`explain_bytes`, `stored_bytes`, or one of another job), and `announce`
+prints one line if it is large. Forecasts are tested against the measured peak.
 
-* a function that computes the peak in bytes (`explain_bytes`, `stored_bytes`, or one that belongs
-  to another job), and
-* `announce(needed, what)`, which prints one line if the peak is large. A job that calls other jobs
-  uses it as a context manager: ``with announce(needed, what): …``. Announcements made inside the
-  block are silent, because the outer forecast already includes them.
-
-Every forecast counts bytes beyond the model and the data as given, and is tested against the
-measured peak (`benchmarks.memory`). In the formulas below, rows of `width` numbers of `itemsize`
-bytes take R = examples·width·itemsize bytes, a Fisher matrix in double precision S = 8·width², and
-B is one batch of rows. `kept` is the size of the basis and of inputs that are transformed once;
-`built` is the peak while the basis is computed.
+In the formulas below, rows of `width` numbers of `itemsize` bytes take R = examples·width·itemsize
+bytes, a Fisher matrix in double precision S = 8·width², and B is one batch of rows. `kept` is the
+size of the basis and of inputs that are transformed once; `built` is the peak while the basis is
+computed.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
@@ -47,33 +41,6 @@ Forecast = Callable[[int, int, int, int, int, int], int]
 _INCLUDED: ContextVar[bool] = ContextVar("exempla_memory_included", default=False)
 
 
-def announce(needed: float, what: str, disk: float = 0.0) -> AbstractContextManager[None]:
-    """Print a memory forecast if it is large; as a context manager, silence those inside.
-
-    Parameters
-    ----------
-    needed : float
-        Peak memory of the job in bytes.
-    what : str
-        The size of the job in words, printed before the figure.
-    disk : float
-        Bytes that the job writes to disk; a large value also makes the line appear.
-
-    Returns
-    -------
-    context manager
-        Forecasts announced inside its block are not printed. Ignore it for a job that calls none.
-
-    Examples
-    --------
-    >>> with announce(2**31, "400,000 examples, 41 parameters"):
-    ...     _ = announce(2**30, "silent: the forecast outside includes it")
-    """
-    if max(needed, disk) > MIN_ANNOUNCED_BYTES and not _INCLUDED.get():
-        say(f"{what}; about {needed / 2**30:.2g} GiB of memory")
-    return _silence()
-
-
 @contextmanager
 def _silence() -> Iterator[None]:
     token = _INCLUDED.set(True)
@@ -83,6 +50,17 @@ def _silence() -> Iterator[None]:
         _INCLUDED.reset(token)
 
 
+def announce(needed: float, what: str, disk: float = 0.0) -> AbstractContextManager[None]:
+    """Print a memory forecast if it is large; as a context manager, silence those inside.
+
+    `what` is the size of the job in words. A large number of bytes written to `disk` also makes the
+    line appear. A job that calls other jobs runs them in the block: ``with announce(…): …``.
+    """
+    if max(needed, disk) > MIN_ANNOUNCED_BYTES and not _INCLUDED.get():
+        say(f"{what}; about {needed / 2**30:.2g} GiB of memory")
+    return _silence()
+
+
 def available_memory() -> int:
     """Return the bytes of main memory that can be allocated without swapping."""
     try:
@@ -90,10 +68,6 @@ def available_memory() -> int:
             lines = dict(line.split(":", 1) for line in file)
         return 1024 * int(lines["MemAvailable"].split()[0])
     except (OSError, KeyError, ValueError):
-        pass
-    try:
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (ValueError, OSError, AttributeError):
         return _UNKNOWN_MEMORY
 
 
@@ -113,37 +87,28 @@ def explain_bytes(
     found, which takes a copy of them. The peak is the largest of
 
         basis       built
-        fit         kept + R + 2S + 2B         rows, the Fisher sum, one batch's share of it, and
-                                               two copies of a batch of rows
-        selection   kept + 2R + S + 48n + C    rows, unit rows, six numbers per example, and, for
-                                               many rows, the compiler; for torch 2S more, the
-                                               inverse of the Cholesky factor
-        retraining  kept + 2R + S + 90n + inputs
-
-    Bases, rows and Fisher matrices of several models are held together, and their whitened rows
-    are concatenated, which takes one more copy, in torch two.
+        fit         kept + R + 2S + 2B         rows, the Fisher sum, and one batch's share of it
+        selection   kept + 2R + 2S + 48n + C   rows, unit rows, the metric with its factor, six
+                                               numbers per example, and C: the compiler, a copy of
+                                               the rows of several models, or the inputs
 
     `clean` does not whiten the training rows (`whitened=False`): only the queried rows are
-    multiplied by M⁻¹. Instead of the selection it needs kept + R + 2S + 3B + 58n, where B is a
-    block of rows that is compared with the examples found.
-
-    >>> round(explain_bytes(400_000, 41) / 2**20)
-    409
+    multiplied by M⁻¹.
     """
     rows, square = examples * width * itemsize, 8 * width**2
     before = (models - 1) * (kept + rows + square)
-    fit = kept + rows + 2 * square + 2 * min(rows, PIECE_BYTES)
+    fit = before + kept + rows + 2 * square + 2 * min(rows, PIECE_BYTES)
     retraining = inputs + 42 * examples if inputs else 0
-    if whitened:
-        metric = models * (kept + square) + (0 if itemsize == 8 else 2 * square)
-        joined = (0 if models == 1 else 1 if itemsize == 8 else 2) * models * rows
-        compiler = COMPILER_BYTES if examples * width * models > _MAX_NUMPY_ENTRIES else 0
-        extra = max(joined, compiler, retraining)
-        use = metric + 2 * models * rows + 48 * examples + extra
-    else:
+    if not whitened:
         block = min(examples, _COPY_BLOCK_ROWS) * width * itemsize
-        use = before + kept + rows + 2 * square + 3 * block + 58 * examples + retraining
-    return IMPORT_BYTES + max(before + built, before + fit, use)
+        use = before + kept + rows + 3 * square + 3 * block + 58 * examples + retraining
+        return IMPORT_BYTES + max(before + built, fit, use)
+    single = itemsize < 8  # torch: the inverse of the factor, and another copy of several models
+    metric = models * (kept + 2 * square) + 2 * square * single
+    joined = 0 if models == 1 else (1 + single) * models * rows
+    compiler = COMPILER_BYTES if examples * width * models > _MAX_NUMPY_ENTRIES else 0
+    use = metric + 2 * models * rows + 48 * examples + max(joined, compiler, retraining)
+    return IMPORT_BYTES + max(before + built, fit, use)
 
 
 def stored_bytes(
@@ -157,20 +122,15 @@ def stored_bytes(
 ) -> tuple[int, int]:
     """Return the peak memory and the disk space of an explanation whose rows are in a store.
 
-    In memory are the basis, the Fisher matrix, two shards while they are made (whitening a shard of
-    `shard_rows` rows takes three times its size), and during selection ten numbers per example and
-    the read buffers. On disk are the rows, and a whitened copy of them.
-
-    >>> memory, disk = stored_bytes(10_000_000, 256, 65_536, 4)
-    >>> round(memory / 2**30, 1), round(disk / 2**30, 1)
-    (1.0, 19.1)
+    In memory are the basis, the metric, the shards that are made (whitening one of `shard_rows`
+    rows takes three times its size), and during selection ten numbers per example and the read
+    buffers. On disk are the rows, and a whitened copy of them.
     """
     row, square = width * itemsize, 8 * width**2
-    shard = shard_rows * row
-    metric = models * (kept + square)
+    metric = models * (kept + 2 * square)
     memory = IMPORT_BYTES + max(
         (models - 1) * (kept + square) + built,
-        metric + 2 * square + max(4 * shard * models, 2 * min(examples * row, PIECE_BYTES)),
+        metric + 2 * square + max(4 * shard_rows * row * models, 2 * PIECE_BYTES),
         metric + 80 * examples + min(_READ_BUFFER_BYTES, examples * row) + COMPILER_BYTES,
     )
     return memory, 2 * models * examples * row

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -150,27 +149,21 @@ def hessian(oracle: Oracle, train: Examples, step: float = 1e-5) -> np.ndarray:
             f"a Hessian of {len(theta)} parameters is too large (the limit is "
             f"{_MAX_HESSIAN_PARAMETERS}): use Explainer.influence, whose metric is the Fisher."
         )
+    dense = IdentitySketch(oracle.layers)
+
+    def mean_score(at: np.ndarray) -> np.ndarray:
+        batches = oracle.at(at).scores(train)
+        total: Any = sum(to_numpy(dense.project(batch)).sum(0) for batch in batches)
+        return total / len(train)
+
     columns = []
     for j in range(len(theta)):
         shift = np.zeros_like(theta)
         shift[j] = step * max(1.0, abs(theta[j]))
-        up = _mean_score(oracle.at(theta + shift), train)
-        down = _mean_score(oracle.at(theta - shift), train)
-        columns.append((down - up) / (2 * shift[j]))
+        change = mean_score(theta - shift) - mean_score(theta + shift)
+        columns.append(change / (2 * shift[j]))
     curvature = np.stack(columns, axis=1)
-    return (curvature + curvature.T) / 2 + np.diag(IdentitySketch(oracle.layers).penalty)
-
-
-def _mean_score(oracle: Oracle, examples: Examples) -> np.ndarray:
-    """Return (1/n) Σ s_i, summed batch by batch."""
-    total = sum(batch.sum(0) for batch in _dense_scores(oracle, examples))
-    return np.asarray(total) / len(examples)
-
-
-def _dense_scores(oracle: Oracle, examples: Examples) -> Iterator[np.ndarray]:
-    """Yield the scores written out, (n, P) per batch."""
-    dense = IdentitySketch(oracle.layers).project
-    return (to_numpy(dense(batch)) for batch in oracle.scores(examples))
+    return (curvature + curvature.T) / 2 + np.diag(dense.penalty)
 
 
 def hessian_influence(model: Any, train: Any, test: Any, damping: float = 0.0) -> np.ndarray:
@@ -214,8 +207,11 @@ def hessian_influence(model: Any, train: Any, test: Any, damping: float = 0.0) -
     train_examples = oracle.read(train, role="train")
     H = hessian(oracle, train_examples)
     H[np.diag_indices_from(H)] += added
-    rows = np.concatenate(list(_dense_scores(oracle, train_examples)))
-    targets = np.concatenate(list(_dense_scores(oracle, oracle.read(test, role="test"))))
+    dense = IdentitySketch(oracle.layers)
+    rows, targets = (
+        np.concatenate([to_numpy(dense.project(batch)) for batch in oracle.scores(examples)])
+        for examples in (train_examples, oracle.read(test, role="test"))
+    )
     try:
         found = rows @ np.linalg.solve(H, targets.T) / len(rows)
     except np.linalg.LinAlgError:

@@ -1,12 +1,12 @@
-"""Whether a model agrees with the labels it is explained with: said before anything else.
+"""Whether a model agrees with the labels it is explained with: stated before anything else.
 
-A model that has hardly learned its training rows, or whose classes are numbered otherwise than the
-labels, blames the wrong examples, and nothing else in the answer would show it."""
+A model that has hardly learned its training rows, or whose classes are in another order than the
+labels, blames the wrong examples, and nothing else in the answer would show it.
+"""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
-from weakref import finalize
 
 import numpy as np
 
@@ -16,24 +16,23 @@ from exempla.influence import CLASSES
 from exempla.kernel.embed import Embedding
 
 LOOKED_AT = 2_000
-"""Rows a model is tried on, evenly spaced, to see whether it learned anything."""
+"""Most rows that a model is judged on."""
 FEW = 20
-"""With fewer rows a share says nothing."""
+"""Fewest rows that a model is judged on."""
 _LEAST_R2 = 0.05
 """R² from which on a regression has learned something."""
 _POSITIONS = ("tokens", "pixels")
 """Likelihoods with a class at every position."""
 _NOT_COUNTED = (-100, 255)
-_SWAPPED = 0.1
-"""So much more of the rows right with the classes numbered otherwise is no accident."""
-_MOST_CLASSES = 300
-"""Classes of which the best renaming is looked for."""
-_KNOWN: dict[int, str] = {}
-"""What was found of training sets that are still in use, by their identity."""
+"""Labels of positions that do not count."""
+_REORDERED_GAIN = 0.1
+"""Accuracy that another order of the classes must gain before it is reported."""
+_MAX_CLASSES = 300
+"""Most classes whose best order is looked for."""
 
 
 class Judged(NamedTuple):
-    """What a model said about some rows, what they are, and which rows they were, in words."""
+    """What a model predicted for some rows, their labels, and which rows they were, in words."""
 
     said: np.ndarray
     labels: np.ndarray
@@ -42,15 +41,11 @@ class Judged(NamedTuple):
     chosen: bool = False
     """Whether the caller may have chosen these rows for being hard."""
     independent: int | None = None
-    """How many of the labels are so, where not all: positions of one example are not."""
+    """Number of independent labels, if not all are: positions of one example are not."""
 
     @property
     def score(self) -> float:
-        """Accuracy, or R² of numbers.
-
-        >>> Judged(np.array(["a", "b"]), np.array(["a", "a"]), True, "here").score
-        0.5
-        """
+        """Accuracy, or R² of numbers."""
         if self.classes:
             return float(np.mean(self.said.astype(str) == self.labels.astype(str)))
         spread = float(np.var(self.labels.astype(np.float64)))
@@ -64,14 +59,14 @@ class Judged(NamedTuple):
         return float(np.unique(self.labels, return_counts=True)[1].max() / len(self.labels))
 
     @property
-    def trials(self) -> int:
-        """How many labels are independent."""
-        return self.independent or len(self.labels)
-
-    @property
     def spread(self) -> float:
         """Standard error of an accuracy."""
         return float(np.sqrt(self.score * (1 - self.score) / self.trials))
+
+    @property
+    def trials(self) -> int:
+        """Number of independent labels."""
+        return self.independent or len(self.labels)
 
     @property
     def poor(self) -> bool:
@@ -95,70 +90,57 @@ def poor_sentence(found: Judged, where: str, but: str = "") -> str:
 
 
 def spaced(n: int) -> np.ndarray:
-    """At most `LOOKED_AT` of n rows, evenly spaced."""
+    """Return at most `LOOKED_AT` of n rows, evenly spaced."""
     return np.unique(np.linspace(0, n - 1, min(n, LOOKED_AT)).astype(int))
 
 
 def disagreement(embedding: Embedding) -> str:
-    """A sentence that says if the model has hardly learned its own training rows, or numbers their
-    classes otherwise; "" if not, or where that cannot be told."""
+    """Return a sentence if the model has hardly learned its own training rows, or has their classes
+    in another order; "" if not, or if that is not known."""
     train = embedding.train
-    key = id(train)
-    if key not in _KNOWN:
-        found = _looked_at(embedding)
-        finalize(train, _KNOWN.pop, key, None)
-        _KNOWN[key] = found
-    return _KNOWN[key]
+    known = vars(train)  # looked at once for each training set
+    if "_disagreement" not in known:
+        known["_disagreement"] = ""
+        try:
+            some = train.take(spaced(len(train)))
+            found = judge_examples(embedding.oracle, some, "its training rows", positions=True)
+        except ExemplaError:  # what is wrong with these rows is reported where they are scored
+            found = None
+        if found is not None:
+            poor = poor_sentence(found, f"even on {found.rows}") if found.poor else ""
+            known["_disagreement"] = (found.classes and _reordered(found)) or poor
+    return known["_disagreement"]
 
 
-def _looked_at(embedding: Embedding) -> str:
-    train = embedding.train
-    try:
-        some = train.take(spaced(len(train)))
-        found = judge_examples(embedding.oracle, some, "its training rows", positions=True)
-    except ExemplaError:  # what is wrong with these rows is said where they are scored
+def _reordered(found: Judged) -> str:
+    """Return a sentence if far more rows would be right with the classes in another order."""
+    from scipy.optimize import linear_sum_assignment
+
+    names, codes = np.unique(np.concatenate([found.said, found.labels]), return_inverse=True)
+    if len(names) > _MAX_CLASSES:
         return ""
-    if found is None:
+    counts = np.zeros((len(names), len(names)))
+    np.add.at(counts, tuple(np.split(codes, 2)), 1)
+    # of orders that are as good, the one that keeps most names
+    rows, columns = linear_sum_assignment(counts + 1e-6 * np.eye(len(names)), maximize=True)
+    share = float(counts[rows, columns].sum() / len(found.labels))
+    if share <= found.score + _REORDERED_GAIN + 2 / np.sqrt(found.trials):
         return ""
-    otherwise = _numbered_otherwise(found) if found.classes else ""
-    return otherwise or (poor_sentence(found, f"even on {found.rows}") if found.poor else "")
+    changed = [f"{names[r]} is {names[c]}" for r, c in zip(rows, columns) if r != c]
+    return (
+        f"The model gives {found.score:.1%} of its training rows the label they carry, and would "
+        f"give {share:.1%} if its classes were numbered otherwise (what it calls "
+        f"{', '.join(changed[:3])}): check the order of the classes."
+    )
 
 
 def _alike(said: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Both as text; numbers written in one way first (1, 1.0 and True are one class)."""
-    kinds = said.dtype.kind + labels.dtype.kind
-    if all(kind in "biuf" for kind in kinds):
+    """Return both as text, numbers written alike first (1, 1.0 and True are one class)."""
+    if all(kind in "biuf" for kind in said.dtype.kind + labels.dtype.kind):
         said, labels = said.astype(np.float64), labels.astype(np.float64)
         if not (np.any(said % 1) or np.any(labels % 1)):
             said, labels = said.astype(np.int64), labels.astype(np.int64)
     return said.astype(str), labels.astype(str)
-
-
-def _numbered_otherwise(found: Judged) -> str:
-    """A sentence if far more rows would be right with the classes numbered otherwise."""
-    share, pairs = _renumbered(found.said, found.labels)
-    if share <= found.score + _SWAPPED + 2 / np.sqrt(found.trials):
-        return ""
-    return (
-        f"The model gives {found.score:.1%} of its training rows the label they carry, and would "
-        f"give {share:.1%} if its classes were numbered otherwise (what it calls "
-        f"{pairs}): check the order of the classes."
-    )
-
-
-def _renumbered(said: np.ndarray, labels: np.ndarray) -> tuple[float, str]:
-    """The share right under the best renaming of the model's classes, and the changes."""
-    from scipy.optimize import linear_sum_assignment
-
-    names = np.unique(np.concatenate([said, labels]))
-    if len(names) > _MOST_CLASSES:
-        return 0.0, ""
-    counts = np.zeros((len(names), len(names)))
-    np.add.at(counts, (np.searchsorted(names, said), np.searchsorted(names, labels)), 1)
-    # of renamings that are as good, the one that keeps most names
-    rows, columns = linear_sum_assignment(counts + 1e-6 * np.eye(len(names)), maximize=True)
-    changed = [f"{names[r]} is {names[c]}" for r, c in zip(rows, columns) if r != c]
-    return float(counts[rows, columns].sum() / len(labels)), ", ".join(changed[:3])
 
 
 def judge_test(oracle: Any, test: Any, rows: str) -> Judged | None:

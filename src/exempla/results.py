@@ -81,7 +81,7 @@ class Answer:
 
     @classmethod
     def of(cls, other: Answer, **more: Any) -> Self:
-        """An answer of this kind with the fields of another, and more."""
+        """Return an answer of this kind with the fields of another, and more."""
         mine = {f.name for f in fields(cls)}
         shared = {f.name: getattr(other, f.name) for f in fields(other) if f.name in mine}
         return cls(**{**shared, **more})
@@ -141,46 +141,28 @@ class Answer:
             self.to_frame().to_csv(file, index=False)
         return Path(path)
 
-    def to_parquet(self, path: str | Path) -> Path:
-        """Write `to_frame` as Parquet and return the path."""
-        from exempla.io import replacing
-
-        with replacing(path) as file:
-            self.to_frame().to_parquet(file, index=False)
-        return Path(path)
-
     def log(self, folder: str | Path = "exempla-log") -> list[str]:
         """Log the answer to the active MLflow and Weights & Biases runs, or write files.
 
-        Numbers of the answer become metrics, the finding a text, the rows a table.
-
-        Parameters
-        ----------
-        folder : path
-            Where `answer.json`, `answer.csv` and `finding.txt` go if no run is active.
-
-        Returns
-        -------
-        list of str
-            Where the answer was logged: "MLflow run …", "W&B run …", or the paths of the files.
+        Numbers of the answer become metrics, the finding a text, the rows a table. Without an
+        active run, `answer.json`, `answer.csv` and `finding.txt` go to `folder`. Returns where the
+        answer was logged: "MLflow run …", "W&B run …", or the paths of the files.
         """
+        about, places = self.to_dict(), []
         values = {
             f"exempla.{name}": float(value)
-            for name, value in self.to_dict().items()
+            for name, value in about.items()
             if isinstance(value, int | float) and not isinstance(value, bool)
         }
-        places = []
         # A run can only be active in this process if its library has been imported.
         mlflow, wandb = sys.modules.get("mlflow"), sys.modules.get("wandb")
-        run = None if mlflow is None else mlflow.active_run()
-        if mlflow is not None and run is not None:
+        if mlflow is not None and (run := mlflow.active_run()) is not None:
             mlflow.log_metrics(values)
             mlflow.log_text(self.finding, "exempla/finding.txt")
             mlflow.log_text(self.to_frame().to_csv(index=False), "exempla/answer.csv")
-            mlflow.log_dict(self.to_dict(), "exempla/answer.json")
+            mlflow.log_dict(about, "exempla/answer.json")
             places.append(f"MLflow run {run.info.run_id}")
-        run = None if wandb is None else wandb.run
-        if wandb is not None and run is not None:
+        if wandb is not None and (run := wandb.run) is not None:
             rows = wandb.Table(dataframe=self.to_frame())
             run.log({**values, "exempla.finding": self.finding, "exempla.rows": rows})
             places.append(f"W&B run {run.id}")
@@ -190,12 +172,9 @@ class Answer:
 
         where = Path(folder)
         where.mkdir(parents=True, exist_ok=True)
-        files = (
-            self.to_json(where / "answer.json"),
-            self.to_csv(where / "answer.csv"),
-            write_text(where / "finding.txt", self.finding + "\n"),
-        )
-        return [str(file) for file in files]
+        finding = write_text(where / "finding.txt", self.finding + "\n")
+        table = self.to_csv(where / "answer.csv")
+        return [str(self.to_json(where / "answer.json")), str(table), str(finding)]
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}: {self.finding}"

@@ -16,8 +16,6 @@ from sklearn.datasets import load_digits
 from exempla.cli.main import main
 from exempla.tables import read_table
 
-pytest.importorskip("torch")
-
 EACH = 24
 
 
@@ -36,14 +34,6 @@ def write_digits(root: Path, names: list[str], wrong: int = 0, extra: int = 0) -
 
 def run(*words: object) -> int:
     return main([str(word) for word in words])
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    """A hundredth of the training of the network that `attack` uses."""
-    import exempla.tables.models.image
-
-    monkeypatch.setattr(exempla.tables.models.image, "STEPS", 15)
 
 
 def folders_of(root: Path, rows: list[int]) -> list[str]:
@@ -153,7 +143,7 @@ def test_pure_noise_is_not_predicted_by_models_that_have_not_seen_it(tmp_path, m
     assert np.mean(right) < 0.62, "models that have seen the labels reach 0.7 and more"
 
 
-def test_images_need_no_torch_but_for_attack(tmp_path):
+def test_images_need_no_torch(tmp_path):
     root = tmp_path / "pictures"
     write_digits(root, ["dog", "cat"], wrong=3)
     words = ["explain", str(root), "--quiet", "--out", str(tmp_path / "out"), "--ask", "all"]

@@ -55,8 +55,7 @@ def test_a_class_of_one_image(tmp_path, capsys):
     assert 40 not in found["questioned"], "row 40 is the only one of its class"
 
 
-def test_images_of_a_test_folder_are_made_like_those_of_training(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("exempla.tables.models.image.STEPS", 15)
+def test_images_of_a_test_folder_are_made_like_those_of_training(tmp_path, capsys):
     rng = np.random.default_rng(0)
 
     def folder(name: str, *labels: str, mode: str, size: int) -> None:

@@ -14,6 +14,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic, sleep
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -26,7 +27,6 @@ from exempla.distributed import OnRay, in_files
 from exempla.distributed.ray_backend import (
     RayTransport,
     _check_reachable,
-    _largest_fraction,
     _max_tasks,
 )
 from exempla.errors import ExemplaError
@@ -287,8 +287,10 @@ def test_jobs_that_share_a_folder_keep_their_rows_apart(tmp_path):
     assert not (tmp_path / "rows-1.npy").exists()
 
 
-def test_processors_are_divided_so_that_every_actor_fits_on_a_node():
-    assert _largest_fraction([2.0], 3) == pytest.approx(2 / 3, abs=1e-4)
-    assert _largest_fraction([2.0, 2.0], 3) == 1.0  # 4/3 each would leave one without a node
-    assert _largest_fraction([8.0, 1.0], 4) == 2.0
-    assert _largest_fraction([], 4) == 0.0
+@pytest.mark.parametrize(
+    ("nodes", "actors", "cpus"), [([2], 3, 0.5), ([2, 2], 3, 1), ([1] * 3, 4, 0.5)]
+)
+def test_processors_are_divided_so_that_every_actor_fits_on_a_node(nodes, actors, cpus):
+    cluster = SimpleNamespace(cluster_resources=lambda: {"CPU": float(sum(nodes))})
+    assert OnRay()._cpus_per_actor(actors, cluster) == cpus
+    assert sum(int(node / cpus) for node in nodes) >= actors

@@ -17,7 +17,6 @@ from exempla.selection.shards import (
     Call,
     LocalTransport,
     Part,
-    Parts,
     ShardedRows,
     packed,
     unpacked,
@@ -40,9 +39,9 @@ def test_a_restarted_worker_says_that_its_scores_are_lost(share):
     for call in ("leaders", "to_float64"):
         assert worker.answer(packed([Call(call)])) is None
     assert worker.answer(packed([Call("drop", ([0], [3])), Call("leaders")])) is None
-    assert unpacked(worker.answer(packed([Call("describe")])))[0][0] == 40  # needs no scores
+    assert unpacked(worker.answer(packed([Call("describe")])))[0] == 40  # needs no scores
     worker.answer(OPEN)
-    assert unpacked(worker.answer(REFRESH))[0].rows[0] >= 0
+    assert unpacked(worker.answer(REFRESH)).rows[0] >= 0
 
 
 @pytest.mark.parametrize("noise", [0.0, 10.0])
@@ -59,13 +58,12 @@ def test_scores_lost_at_any_message_change_no_pick(noise, count):
         def ask(self, call, *, of=None):
             self.asked += 1
             if self.asked == self.lose_at:
-                self.parts.parts[1].scores = None
+                self.parts[1].scores = None
             return super().ask(call, of=of)
 
     lost = 0
     for moment in range(2, 40):
-        parts = Parts([Part(select_rows) for select_rows in as_parts(rows)])
-        transport = Losing(parts)
+        transport = Losing([Part(part) for part in as_parts(rows)])
         transport.lose_at = moment
         sharded = ShardedRows(transport)
         found = select(sharded, targets[0] if count == 1 else targets, 10, SBQ(noise))
@@ -84,7 +82,7 @@ def as_parts(rows):
 def test_scores_that_were_never_opened_are_not_made_up():
     part = Part(as_parts(np.eye(300, 12))[0])
     with pytest.raises(StateLostError):
-        part.call("leaders")
+        part.answer([Call("leaders")])
 
 
 class OneProcessRay:

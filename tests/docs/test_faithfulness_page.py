@@ -36,7 +36,7 @@ def test_a_changed_figure_would_be_seen():
 def test_every_csv_of_the_page_is_named_on_it():
     text = PAGE.read_text(encoding="utf-8")
     names = "truths", "truths_left_out", "truths_removal_test", "truths_choices", "peers_truths"
-    for name in (*names, "peers_digits", "peers_mnist", "peers_earlier"):
+    for name in (*names, "peers_removal", "peers_digits", "peers_mnist", "peers_earlier"):
         assert (DATA / f"{name}.csv").exists()
         assert f"experiments/{name}.csv" in text
 

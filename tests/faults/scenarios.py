@@ -95,7 +95,7 @@ class Store(Scenario):
 
 
 class Tables(Scenario):
-    """`to_csv`, `to_json` and `to_parquet` over earlier ones."""
+    """`to_csv` and `to_json` over earlier ones."""
 
     def __init__(self) -> None:
         model = LogisticRegression(max_iter=500).fit(X, Y)
@@ -106,7 +106,6 @@ class Tables(Scenario):
     def write(self, folder: Path, answer: exempla.Explanation) -> None:
         answer.to_csv(folder / "a.csv")
         answer.to_json(folder / "a.json")
-        answer.to_parquet(folder / "a.parquet")
 
     def prepare(self, folder: Path) -> None:
         self.write(folder, self.old)
@@ -122,7 +121,6 @@ class Tables(Scenario):
         rows = {
             "csv": len(pd.read_csv(folder / "a.csv")),
             "json": len(json.loads((folder / "a.json").read_text())["indices"]),
-            "parquet": len(pd.read_parquet(folder / "a.parquet")),
         }
         allowed = {9} if code == 0 else {3, 9}
         return [f"{name} has {n} rows" for name, n in rows.items() if n not in allowed]
@@ -281,16 +279,16 @@ class Decide(Scenario):
     def act(self, folder: Path) -> None:
         from exempla.review.log import RowDecision
 
-        (folder.parent / "confirmed").unlink(missing_ok=True)
+        folder.with_suffix(".confirmed").unlink(missing_ok=True)
         log = self.log(folder)
         for row in range(6):
             log.decide(RowDecision(row, "relabel", "spam"), seen=0, once=str(row))
-            with open(folder.parent / "confirmed", "a") as file:
+            with open(folder.with_suffix(".confirmed"), "a") as file:
                 file.write(f"{row}\n")
         log.close()
 
     def check(self, folder: Path, code: int) -> list[str]:
-        told = folder.parent / "confirmed"
+        told = folder.with_suffix(".confirmed")
         confirmed = set(map(int, told.read_text().split())) if told.exists() else set()
         told.unlink(missing_ok=True)
         try:
@@ -367,7 +365,7 @@ class Record(Scenario):
         self.train(folder, 7)
 
     def check(self, folder: Path, code: int) -> list[str]:
-        from exempla.recorder.run import read_run
+        from exempla.recorder.recorder import read_run
 
         model = LogisticRegression(max_iter=500).fit(X, Y)
         used = exempla.Explainer([model, folder / "run"], progress=False)  # it can be used

@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import exempla
-from exempla.recorder.run import read_run
+from exempla.recorder.recorder import read_run
 from tests.recorder.test_recorder import X, Y, network
 
 ROWS = [

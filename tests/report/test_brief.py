@@ -15,8 +15,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import exempla
-from exempla.report import About, ImageView, TableView, View, render_report
-from exempla.report.evidence import decisive_parts, layout_of
+from exempla.report import About, ImageView, TableView, View, render_report, words
+from exempla.report.evidence import decisive_parts
 from exempla.report.plots import effect_plot
 from exempla.report.words import on_unseen_rows, percent, poor_model, stands_out
 from exempla.tasks import retrain
@@ -197,20 +197,6 @@ def test_every_card_is_on_the_page_and_errors_are_counted_by_class(asked):
     for true, predicted, count in cells:
         wanted = np.sum((y[:n] == int(true)) & (said[:n] == int(predicted)))
         assert int(count) == wanted
-    drawn = text.partition('<svg class="map"')[2].partition("</svg>")[0]
-    assert drawn.count('class="picked"') == len(answer)
-    assert drawn.count('class="queried"') == n
-
-
-def test_the_map_is_kernel_pca(asked):
-    *_, answer = asked
-    found = layout_of(answer)
-    features = answer.question.explainer.kernel("selection").features.rows
-    rows = np.concatenate([answer.indices, found.rows])
-    centred = features[rows] - features[rows].mean(0)
-    _, _, axes = np.linalg.svd(centred, full_matrices=False)
-    placed = np.vstack([found.picked, found.sample])
-    np.testing.assert_allclose(np.abs(placed), np.abs(centred @ axes[:2].T), atol=1e-6)
 
 
 def test_warnings_that_differ_in_numbers_are_one_line(asked):
@@ -257,3 +243,20 @@ def test_probabilities_are_written_one_way():
     assert [percent(p) for p in (0.9951, 0.994, 0.25, 0.0049, 0.0099, 1.0, 0.0)] == [
         "> 99 %", "> 99 %", "25 %", "< 1 %", "< 1 %", "100 %", "0 %",
     ]  # fmt: skip
+
+
+def test_changes_of_log_likelihood_are_said_in_words():
+    changes = (0.7, 0.24, -0.5, 1.5, 9.0, 0.0004, -2.0)
+    assert [words._how_likely(change) for change in changes] == [
+        "about twice as likely", "27 % more likely", "39 % less likely", "4.5 times as likely",
+        "more than 1,000 times as likely", "hardly more or less likely", "86 % less likely",
+    ]  # fmt: skip
+    changes = (0.031, -0.1, 0.0, 1.5)
+    assert [words._percent_change(c) for c in changes] == ["+3 %", "−10 %", "± 0 %", "× 4.5"]
+    assert [words.signed(c) for c in (0.2446, -0.00031, -5.6e-08)] == [
+        "+0.24",
+        "-0.00031",
+        "0.0000",
+    ]
+    spreads = ((0.00017, 0.0281), (-0.5, 0.2), (0.1, 0.0))
+    assert [words.within(*s) for s in spreads] == ["0.000 ± 0.028", "-0.50 ± 0.20", "0.1 ± 0"]

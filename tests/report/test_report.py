@@ -226,9 +226,6 @@ def test_notebook_and_terminal_and_figure(answer, tmp_path):
     assert "these 12 of 300 training rows" in text
     assert "… and 2 more" in text
     assert len(answer.plot().axes) == 2
-    assert pd.read_parquet(answer.to_parquet(tmp_path / "a.parquet"))["index"].tolist() == list(
-        answer.indices
-    )
 
 
 def test_picture_of_mistakes(answer, views, tmp_path):

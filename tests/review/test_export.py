@@ -23,7 +23,6 @@ from exempla.review.export import (
     write_corrected,
 )
 from exempla.review.log import DecisionLog, RowDecision
-from exempla.tables.corrections import apply_patch
 from tests.review.case import make_folder, served, signed_in
 
 
@@ -83,7 +82,7 @@ def test_without_decisions_the_corrected_file_is_the_original(tmp_path):
     assert corrected(folder).read_bytes() == (tmp_path / "mails.jsonl").read_bytes()
 
 
-def test_the_corrected_file_differs_where_decided_and_the_patch_gives_the_same(tmp_path):
+def test_the_corrected_file_differs_where_decided(tmp_path):
     folder = make_folder(tmp_path, 6)
     decide(folder, *SOME)
     path = corrected(folder)
@@ -92,7 +91,6 @@ def test_the_corrected_file_differs_where_decided_and_the_patch_gives_the_same(t
     after = path.read_text(encoding="utf-8").splitlines()
     assert json.loads(after[0]) == json.loads(before[0]) | {"label": "news"}
     assert after[1:] == before[1:6] + before[7:]
-    assert apply_patch(tmp_path / "mails.jsonl", folder / "patch.csv") == path.read_bytes()
 
 
 def test_a_csv_keeps_its_every_byte(tmp_path):
@@ -110,14 +108,12 @@ def test_a_csv_keeps_its_every_byte(tmp_path):
 
 
 def test_an_image_folder_is_copied_into_its_new_classes(tmp_path):
-    folder, root = images_case(tmp_path), tmp_path / "digits"
+    folder = images_case(tmp_path)
     for _ in range(2):  # a second export replaces the first
         path = corrected(folder)
         assert sorted(p.relative_to(path).as_posix() for p in path.rglob("*.png")) == [
             "one/a.png", "two/b.png"
         ]  # fmt: skip
-    apply_patch(root, folder / "patch.csv", out=tmp_path / "patched")
-    assert sorted(p.name for p in (tmp_path / "patched").rglob("*.png")) == ["a.png", "b.png"]
 
 
 def images_case(tmp_path: Path) -> Path:

@@ -12,7 +12,6 @@ from exempla.report.words import chance
 from exempla.review import Content, ReviewedFile, Suspect, read_review, write_review
 from exempla.review.export import export_review
 from exempla.review.suspects import item_of, row_of
-from exempla.tables.corrections import apply_patch
 from tests.review.case import served, signed_in
 from tests.review.test_app import decide
 
@@ -86,8 +85,6 @@ def test_parts_of_one_row_are_decided_apart_and_exported_as_a_patch(tmp_path):
     assert (line["row"], line["part"], line["start"], line["end"]) == ("0", "Berlin", "9", "15")
     assert (line["column"], line["old"], line["new"]) == ("labels[Berlin]", "PER", "LOC")
     assert line["row.text"] == TEXT
-    with pytest.raises(ExemplaError):  # the label of a token is never written over the row's
-        apply_patch(tmp_path / "notes.jsonl", folder / "patch.csv")
 
 
 def test_numbers_of_items_are_stable_and_exact_in_a_browser():
@@ -126,7 +123,6 @@ def test_the_exports_carry_the_row_as_the_file_has_it(tmp_path):
     assert made.decisions[0].evidence == "> 99 % likely mislabelled; model gives yes < 1 %"
     (line,) = csv.DictReader((folder / "patch.csv").open(encoding="utf-8"))
     assert (line["row.who"], line["row.say"]) == ("ann", "hello")
-    assert apply_patch(source, folder / "patch.csv") == made.corrected.read_bytes()
 
 
 def test_a_probability_is_written_in_one_way():

@@ -12,6 +12,7 @@ import pytest
 from exempla.errors import ExemplaError
 from exempla.review import read_review, serve
 from exempla.review import server as server_module
+from exempla.review.gate import Keys
 from exempla.review.log import DecisionLog
 from tests.review.case import make_folder
 
@@ -89,3 +90,9 @@ def test_without_a_web_server_it_says_what_to_install(tmp_path, monkeypatch):
     with pytest.raises(ExemplaError, match=r"needs uvicorn; install it with `pip install"):
         serve(make_folder(tmp_path, 2), open_browser=False)
     assert not (tmp_path / "review" / "decisions.sqlite").exists()
+
+
+def test_a_new_link_replaces_the_unused_one():
+    keys = Keys(token="once")
+    new = keys.renew()
+    assert [keys.spend("once"), keys.spend(new), keys.spend(new)] == [False, True, False]

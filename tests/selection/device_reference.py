@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from exempla.selection.device.kernels import BLOCK_ROUNDING, MAX_NEAR, scores
-from exempla.selection.rows import RELATIVE_TIE, ROUNDING, Rule
+from exempla.selection.rows import RELATIVE_TIE, Rule
 
 
 def plain_catch_up(state: Any) -> None:
@@ -18,14 +18,14 @@ def plain_catch_up(state: Any) -> None:
     state.pending.zero_()
 
 
-def plain_sweep(state: Any, checks: Any) -> tuple[Any, Any]:
+def plain_sweep(state: Any, directions: Any, picks: Any, marks: Any) -> tuple[Any, Any]:
     """`kernels.sweep`."""
-    b, device = len(checks.directions), state.F.device
-    coefs, thresholds, slack_c, slack_n = checks.marks[:4, :b]
+    b, device = len(directions), state.F.device
+    coefs, thresholds, slack_c, slack_n = marks[:4, :b]
     plain_catch_up(state)
     reached = [[] for _ in range(b)]
-    known = checks.picks.tolist()
-    Q = checks.directions.T
+    known = picks.tolist()
+    Q = directions.T
     for part, block in state.rows.blocks():
         V = block @ Q
         state.products[part] = V.to(state.products.dtype)
@@ -95,24 +95,3 @@ def plain_mark(state: Any, taken: Any, V: Any, picks: Any, numbers: Any) -> tupl
     count = numbers[1] + numbers[2] + torch.arange(1, b + 2, device=c.device)
     slack_c, slack_n = state.slack(drift, count)
     return torch.stack([coefs, thresholds, slack_c, slack_n, valid]), block
-
-
-def plain_targets(state: Any, part: slice, tile: int, V: Any, coefs: Any) -> None:
-    """`kernels.score_targets`, all rows as one tile."""
-    if V is not None:
-        state.c[:, part] -= coefs[:, None] * V
-        state.n[:, part] -= V * V
-    c, n, floor = state.c[:, part], state.n[:, part], state.floor[part]
-    lengths, scale = state.lengths[part], state.scale[part]
-    score = torch.where(n > floor, scores(state.rule, c, n, scale), -torch.inf)
-    most = c.abs() + ROUNDING * state.sizes[:, None] * lengths
-    error = ROUNDING * lengths * lengths
-    least = n - error
-    above = most * most * scale
-    if state.rule is Rule.GAIN:
-        above = torch.where(least > 0, most * most / torch.clamp(least, min=1e-300), torch.inf)
-    above = torch.where(n + error > floor, above, -torch.inf)
-    best, where = score.max(1, keepdim=True)
-    state.best[:, tile], state.where[:, tile] = best[:, 0], part.start + where[:, 0]
-    state.upper[:, tile] = above.gather(1, where)[:, 0]
-    state.rival[:, tile] = above.scatter(1, where, -torch.inf).amax(1)

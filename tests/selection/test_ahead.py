@@ -3,7 +3,6 @@ guesses never change a pick."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from unittest import mock
 
 import numpy as np
@@ -11,10 +10,10 @@ import pytest
 
 from exempla.selection import SBQ, MatchingPursuit, Sharded, select
 from exempla.selection.engine import Basis
+from exempla.selection.lookahead import Steps, SweptCandidates
 from exempla.selection.numba_rows import FLOAT32_ERROR, NumbaRows
-from exempla.selection.rows import ArrayRows, Rule
+from exempla.selection.rows import ArrayCandidates, ArrayRows, Rule
 from exempla.selection.shards import ShardedCandidates
-from exempla.selection.sweeps import Steps, SweptCandidates
 from tests.selection.test_engine import using
 
 SIZES = [(3, 5), (97, 16), (200, 37), (1000, 300)]
@@ -31,7 +30,7 @@ def random_steps(rng, p, b):
 def begun_scores(rows, rule, noise=0.5):
     candidates = np.ones((1, rows.t), bool)
     candidates[0, 1::7] = False
-    scores = rows.scores(candidates, np.ones(1), noise, rule, lookahead=True)
+    scores = rows.scores(candidates, np.ones(1), noise, rule)
     scores.refresh([0], np.ones((1, rows.p)))
     return scores
 
@@ -41,7 +40,7 @@ def slow_sweep(rows, scores, steps, keep, share):
     c, n = scores.c[0].copy(), scores.n[0].copy()
     lengths, near, promising, kept = np.sqrt(rows.norms2), [], np.zeros(rows.t, bool), None
     V = rows.array.astype(np.float64) @ steps.directions.T
-    for s in range(len(steps)):
+    for s in range(len(steps.coefs)):
         c = c - steps.coefs[s] * V[:, s]
         n = n - V[:, s] ** 2
         most, error = abs(c) + steps.slack_c[s] * lengths, steps.slack_n[s] * rows.norms2
@@ -62,7 +61,7 @@ def test_a_sweep_is_its_slow_twin(t, p, rule, dtype, b, kind):
     rng = np.random.default_rng(t + b)
     rows = kind(rng.standard_normal((t, p)).astype(dtype))
     steps = random_steps(rng, p, b)
-    keep = max(1, len(steps) // 2)
+    keep = max(1, len(steps.coefs) // 2)
     scores, twin = begun_scores(rows, rule), begun_scores(rows, rule)
     near, promising, (c, n) = slow_sweep(rows, twin, steps, keep, 0.3)
     found = scores.sweep(steps, t, 0.3)
@@ -87,7 +86,7 @@ def test_rows_of_any_length_are_found(noise, size, share):
     scores, twin = (begun_scores(rows, Rule.GAIN, noise) for _ in range(2))
     steps = random_steps(rng, 24, 12)
     best = np.max(twin.c[0] ** 2 / np.where(twin.n[0] > 0, twin.n[0], np.inf))
-    steps = replace(steps, thresholds=best * rng.uniform(0.05, 0.5, 12), coefs=0.1 * steps.coefs)
+    steps = steps._replace(thresholds=best * rng.uniform(0.05, 0.5, 12), coefs=0.1 * steps.coefs)
     near, promising, _ = slow_sweep(rows, twin, steps, 1, share)
     found = scores.sweep(steps, 900, share)
     assert sum(map(len, near)) > 20
@@ -122,7 +121,7 @@ def test_a_pool_follows_the_scores():
 def test_a_sweep_hands_out_nothing_where_there_is_too_much():
     rows = NumbaRows(np.random.default_rng(0).standard_normal((300, 8)).astype(np.float32))
     steps = random_steps(np.random.default_rng(1), 8, 2)
-    low = replace(steps, thresholds=np.array([1e-9, 1e9]))
+    low = steps._replace(thresholds=np.array([1e-9, 1e9]))
     found = begun_scores(rows, Rule.GAIN).sweep(low, 10, 0.5)
     assert found.near[0] is None
     assert found.near[1] is not None
@@ -180,9 +179,9 @@ def test_the_error_of_a_product_is_below_its_bound(p, positive):
 
 def hard_problems():
     """Ties, copies, rows that nearly depend on others; noise 0 and 10."""
-    for seed in range(24):
+    for seed in range(8):
         rng = np.random.default_rng(seed)
-        t, p = int(rng.integers(30, 600)), int(rng.integers(4, 40))
+        t, p = int(rng.integers(30, 400)), int(rng.integers(4, 24))
         rows = rng.standard_normal((t, p))
         if seed % 4 == 1:
             rows = np.round(2 * rows) / 2
@@ -199,14 +198,13 @@ def hard_problems():
 @pytest.mark.filterwarnings("ignore::exempla.errors.ExemplaWarning")
 def test_poor_guesses_change_no_pick(backend, pool, monkeypatch):
     monkeypatch.setattr(SweptCandidates, "pool_sizes", (pool, pool))
-    monkeypatch.setattr("exempla.selection.rows._MIN_LOOKAHEAD_ENTRIES", 0)
     if backend == "torch":
         single = pytest.importorskip("exempla.selection.device.lookahead")
         monkeypatch.setattr(single, "POOL", (pool, pool))
     for rows, target, k, noise in hard_problems():
         for selector in (SBQ(noise), MatchingPursuit(noise)):
             with monkeypatch.context() as plain:  # one pass a pick, in float64
-                plain.setattr("exempla.selection.rows._MIN_LOOKAHEAD_ENTRIES", 1 << 20)
+                plain.setattr("exempla.selection.lookahead.SweptCandidates", ArrayCandidates)
                 exact = select(rows, target, k, selector)
             with using(backend):
                 found = select(rows, target, k, selector)
@@ -238,8 +236,7 @@ def test_guesses_save_passes():
         passes_made.append(1)
         return sweep(self, *arguments)
 
-    ahead = mock.patch("exempla.selection.rows._MIN_LOOKAHEAD_ENTRIES", 0)
-    with using("numba"), ahead, mock.patch.object(SweptCandidates, "sweep", counted):
+    with using("numba"), mock.patch.object(SweptCandidates, "sweep", counted):
         select(rows, rows[:30].mean(0).astype(float), 40, SBQ(10.0))
     assert len(passes_made) < 20
 
@@ -275,17 +272,10 @@ def test_a_basis_from_its_factor_is_the_one_that_grew(noise):
     grown = Basis(target, noise, 1e-11)
     for row in rows:
         grown.add(row)
-    made = Basis.from_factor(target, noise, 1e-11, rows, grown.lower.copy(), grown.coefs.copy())
+    made = Basis(target, noise, 1e-11).refactored(rows, grown.lower.copy(), grown.coefs.copy())
     for name in ("gains", "residual", "directions", "rows"):
         np.testing.assert_allclose(getattr(made, name), getattr(grown, name), atol=1e-12)
     np.testing.assert_allclose(made.weights(), grown.weights(), atol=1e-12)
     extra = rng.standard_normal(9)
     np.testing.assert_allclose(made.add(extra)[0], grown.add(extra)[0], atol=1e-11)
     assert made.rank() == grown.rank()
-
-
-def test_rows_in_the_cache_are_not_run_ahead():
-    for t, ahead in ((50, False), (300_000, True)):
-        rows = ArrayRows(np.ones((t, 4)))
-        scores = rows.scores(np.ones((1, t), bool), np.ones(1), 0.0, Rule.GAIN)
-        assert isinstance(scores, SweptCandidates) == ahead

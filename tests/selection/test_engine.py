@@ -158,8 +158,8 @@ def test_500_picks_in_512_dimensions_are_those_of_float64():
     assert np.array_equal(single.indices, double.indices)
 
 
-def the_passes_own_leaders(rows, scores, leaders, runs, going, rule):
-    return {i: int(leaders.rows[i]) for i in going}
+def the_passes_own_leaders(self, active):
+    return {i: int(self.leaders.rows[i]) for i in active}
 
 
 def test_without_float32_slack_the_pass_alone_would_go_wrong():
@@ -172,7 +172,7 @@ def test_without_float32_slack_the_pass_alone_would_go_wrong():
     exact = select(rows.astype(np.float64), target, 2)
     with using("numba"):
         checked = select(rows, target, 2)
-        with mock.patch.object(engine_module, "_winners", the_passes_own_leaders):
+        with mock.patch.object(engine_module._Loop, "_winners", the_passes_own_leaders):
             unchecked = select(rows, target, 2)
     assert np.array_equal(checked.indices, exact.indices)
     assert not np.array_equal(unchecked.indices, exact.indices)

@@ -100,7 +100,7 @@ def test_stops():
         ({"diagonal": np.full(40, 1e-300)}, "longest row is shorter"),
         ({"k": 0}, "at least one"),
         ({"k": 41}, "only 40"),
-        ({"side": "up"}, "choose one"),
+        ({"side": "up"}, "use one of both"),
         ({"noise": -1.0}, "variance"),
         ({"target_norm2": 0.0}, "above 0"),
         ({"target_norm2": np.nan}, "above 0"),

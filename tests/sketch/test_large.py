@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, TensorDataset, default_collate
 
 from exempla import Explainer, memory, progress
 from exempla.kernel import fisher as estimate
@@ -56,12 +56,12 @@ def test_drawn_in_pieces_or_at_once(monkeypatch):
 def test_long_examples_make_a_basis_of_fewer(job):
     model, data = job
     oracle = make_oracle(model, likelihood="tokens")
-    train = oracle.read(data, role="train")
-    assert len(choose.kronecker(oracle, train, 20).held.positions) == 32
+    work = choose.look_at(oracle, oracle.read(data, role="train")).work
+    assert choose.basis_examples(oracle.layers, work) == 32
     short = nn.Sequential(nn.Linear(8, 300), nn.Tanh(), nn.Linear(300, 3)).eval()
     oracle = make_oracle(short)
     train = oracle.read((torch.randn(120, 8), torch.arange(120) % 3), role="train")
-    assert len(choose.kronecker(oracle, train, 20).held.positions) == 120
+    assert choose.basis_examples(oracle.layers, choose.look_at(oracle, train).work) > 120
 
 
 def test_norms_of_few_long_rows_tell_the_trace(monkeypatch, job):
@@ -108,7 +108,7 @@ def test_moments_are_forecast_before_the_first_pass_and_made_to_fit(monkeypatch,
     assert smaller < needed
     # by hand: every side that is not summed whole is seen along a few columns, three times
     sides = [(w, o) for x in oracle.layers for w, o in ((x.d_in, x.d_out), (x.d_out, x.d_in))]
-    few = [min(moments.columns(o, 20), w) for w, o in sides]
+    few = [min(moments.columns(o, 20, 8), w) for w, o in sides]
     each = [w * (w + f) if w <= 16 else 3 * w * f for (w, _), f in zip(sides, few, strict=True)]
     assert smaller == 4 * sum(each)
     said = []
@@ -131,25 +131,23 @@ def test_the_memory_of_a_pass_is_counted(job):
     oracle = make_oracle(model, likelihood="tokens")
     oracle.read(data, role="train")
     held = LENGTH * (8 + 8 + 8 + WORDS) * 4
-    size = oracle.network.batch_size(None)
+    size = oracle.network.batch_size()
     assert size * held <= oracle.pass_bytes <= 6 * size * held
 
 
-def test_the_memory_of_a_pass_is_that_of_the_loaders_batches(job, monkeypatch):
+def test_the_memory_of_a_pass_is_that_of_a_collate_functions_batches(job):
     """Known before the first pass, when it is said."""
-    from exempla.oracles.torch import network
-
-    monkeypatch.setitem(network.SPARED, "cpu", 0)
     model, data = job
     taken = []
-    for batch in (4, 16, 64):
+    for batch in (4, 16):
         oracle = make_oracle(model, likelihood="tokens")
-        oracle.read(DataLoader(TensorDataset(*data), batch_size=batch), role="train")
-        gradients = sum(p.nbytes for p in model.parameters())
-        row = oracle.network.row_bytes // network.PASS_TIMES
-        assert 0 < oracle.pass_bytes <= network.STEPS * (gradients + batch * row)
+        loader = DataLoader(
+            TensorDataset(*data), batch_size=batch, collate_fn=lambda rows: default_collate(rows)
+        )
+        oracle.read(loader, role="train")
+        assert oracle.pass_bytes == batch * oracle.network.row_bytes
         taken.append(oracle.pass_bytes)
-    assert taken[0] < taken[1] < taken[2]
+    assert 0 < taken[0] < taken[1]
 
 
 def test_a_model_that_checkpoints_its_activations_is_scored_alike():

@@ -46,7 +46,10 @@ def test_nystrom_finds_the_strong_directions(monkeypatch):
     np.testing.assert_allclose(
         basis.vectors.T @ basis.vectors, np.eye(basis.vectors.shape[1]), atol=1e-8
     )
-    np.testing.assert_allclose(basis.values[:4], values[::-1][:4] / values.sum(), rtol=1e-2)
+    # shares of the trace, which is estimated from 16 random directions
+    scale = basis.values[0] / (values[-1] / values.sum())
+    assert 0.5 < scale <= 1.01
+    np.testing.assert_allclose(basis.values[:4], scale * values[::-1][:4] / values.sum(), rtol=1e-2)
     overlap = np.abs(np.sum(basis.vectors[:, :4] * vectors[:, ::-1][:, :4], axis=0))
     assert (overlap > 0.99).all()
 
@@ -63,25 +66,17 @@ def test_a_large_model_has_its_strongest_directions_found_alone(monkeypatch, tor
         ]
     layers = (Layer("only", 40, 3, np.zeros(40)),)
     (every,) = Moments.of(layers, parts)
-    for name, value in (("LARGE", 1), ("LONG_SIDE", 8), ("FEW_TIMES", 1), ("NYSTROM", (8, 8))):
+    for name, value in (("LARGE", 1), ("LARGE_WHOLE", 10), ("NYSTROM", (16, 16))):
         monkeypatch.setattr(moments, name, value)
     (few,) = Moments.of(layers, parts, directions=4)
     all_in, _ = every.spectra
     found, _ = few.spectra
-    assert len(found.values) == 8 < len(all_in.values) == 40
-    # shares of the whole trace, not of what was found; the strongest ones are the same directions
-    np.testing.assert_allclose(found.values[:5], all_in.values[:5], rtol=1e-6)
+    assert len(found.values) <= 16 < len(all_in.values) == 40
+    # the strongest ones are the same directions, in the same proportion
+    np.testing.assert_allclose(
+        found.values[:4] / found.values[0], all_in.values[:4] / all_in.values[0], rtol=1e-2
+    )
     vectors, others = np.asarray(found.vectors), np.asarray(all_in.vectors)
-    np.testing.assert_allclose(vectors.T @ vectors, np.eye(8), atol=1e-10)
-    assert (np.abs((vectors[:, :5] * others[:, :5]).sum(0)) > 1 - 1e-6).all()
+    np.testing.assert_allclose(vectors.T @ vectors, np.eye(vectors.shape[1]), atol=1e-8)
+    assert (np.abs((vectors[:, :4] * others[:, :4]).sum(0)) > 0.99).all()
     assert few.inputs.total is None  # what it was found from makes room
-
-
-@pytest.mark.parametrize("decay", [0, 4, 8])
-def test_cholesky_qr_spans_what_householder_qr_does(decay):
-    torch.manual_seed(decay)
-    graded = torch.linalg.qr(torch.randn(300, 40))[0] * torch.logspace(0, -decay, 40)
-    columns = graded @ torch.randn(40, 40)
-    found, wanted = moments._cholesky_qr(columns.double()), torch.linalg.qr(columns.double())[0]
-    torch.testing.assert_close(found.T @ found, torch.eye(40, dtype=torch.float64))
-    torch.testing.assert_close(found @ (found.T @ wanted), wanted, rtol=1e-5, atol=1e-5)

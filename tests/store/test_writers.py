@@ -12,7 +12,6 @@ import pytest
 
 from exempla import ExemplaError, Explainer
 from exempla.cli.main import main
-from exempla.kernel import stored as stopping
 from exempla.store import RowSet
 from tests.store.case import problem, shards, small_shards
 
@@ -67,8 +66,7 @@ def test_many_threads_fill_one_store(tmp_path):
     np.testing.assert_allclose(kept.embeddings[0].rows[:], plain.embeddings[0].rows, rtol=1e-12)
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
-def test_a_stopped_fit_says_how_to_go_on(tmp_path, monkeypatch, capsys, request, how):
+def test_a_stopped_fit_says_how_to_go_on(tmp_path, monkeypatch, capsys):
     model, data = problem()
     write, made = RowSet.write, []
 
@@ -76,18 +74,14 @@ def test_a_stopped_fit_says_how_to_go_on(tmp_path, monkeypatch, capsys, request,
         write(self, start, rows)
         made.append(start)
         if len(made) == 3:
-            os.kill(os.getpid(), how)
+            os.kill(os.getpid(), signal.SIGINT)
             time.sleep(5)  # the signal comes before the end of this
 
-    other = signal.signal(signal.SIGTERM, signal.SIG_DFL)  # whoever handled it in this process
-    request.addfinalizer(lambda: signal.signal(signal.SIGTERM, other))
     monkeypatch.setattr(RowSet, "write", slow)
     with pytest.raises(KeyboardInterrupt) as stopped:
         Explainer(model, store=tmp_path).fit(data)
-    assert isinstance(stopped.value, stopping.Terminated) == (how == signal.SIGTERM)
     assert "3 of 8 shards are saved" in stopped.value.__notes__[0]
     assert "continues from there" in capsys.readouterr().err
-    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     monkeypatch.undo()
     small_shards(monkeypatch)
     kept = {path: path.stat().st_mtime_ns for path in shards(tmp_path)}
@@ -115,16 +109,13 @@ def test_a_command_that_is_terminated_goes_on(tmp_path, monkeypatch):
     )
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     words = ["embed", "a.csv", "--label", "y", "--store", "store", "--quiet"]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    pipes = {"stdout": subprocess.PIPE, "text": True}
     job = subprocess.Popen([sys.executable, "-c", script, *words], cwd=tmp_path, env=env, **pipes)
     assert job.stdout is not None
     assert job.stdout.readline() == "made\n"
     job.send_signal(signal.SIGTERM)
-    _, said = job.communicate(timeout=60)
-    assert job.returncode == 143
-    assert "stopped." in said
-    assert "1 of 10 shards are saved" in said
-    assert "Traceback" not in said
+    job.communicate(timeout=60)
+    assert job.returncode == -signal.SIGTERM
     small_shards(monkeypatch, 10)
     monkeypatch.chdir(tmp_path)
     assert main(words) == 0

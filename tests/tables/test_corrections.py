@@ -1,12 +1,10 @@
-"""Handing back: only decided cells differ, byte for byte, and the patch says the same."""
+"""Handing back: only decided cells differ, byte for byte."""
 
 from __future__ import annotations
 
 import bz2
-import csv
 import gzip
 import io
-import json
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from exempla import ExemplaError
-from exempla.tables import Decision, apply_patch, corrected, export, read_table, write_patch
+from exempla.tables import Decision, corrected, export, read_table
 
 BOM = b"\xef\xbb\xbf"
 AWKWARD = BOM + (
@@ -27,13 +25,10 @@ AWKWARD = BOM + (
 
 
 def check(path: Path, decisions: list[Decision], label: str = "y", **reading) -> bytes:
-    """Export; then the patch, in both formats, applied to the original must give the same bytes."""
+    """Export, and compare with the bytes that are promised."""
     table = read_table(path, **reading)
     out = export(table, decisions, path.parent / f"out-{path.name}", label=label).read_bytes()
     assert out == corrected(table, decisions, label=label)
-    for ending in ("csv", "jsonl"):
-        patch = write_patch(path.parent / f"p.{ending}", table, decisions, label=label)
-        assert apply_patch(path, patch, **reading) == out
     return out
 
 
@@ -145,7 +140,7 @@ def test_labels_that_do_not_fit_the_column_are_refused(tmp_path):
     with pytest.raises(ExemplaError, match="'spam' does not fit the column 'y' of type int8"):
         corrected(table, [Decision(0, "relabel", "spam")], label="y")
     np.savez(tmp_path / "a.npz", X=np.zeros((2, 2)), y=np.array([0, 1]))
-    with pytest.raises(ExemplaError, match="does not fit y"):
+    with pytest.raises(ExemplaError, match="does not fit the column 'y' of type int64"):
         corrected(read_table(tmp_path / "a.npz"), [Decision(0, "relabel", "spam")], label="y")
     (tmp_path / "l.csv").write_bytes("x,y\né,a\nb,b\n".encode("latin-1"))
     with pytest.raises(ExemplaError, match="cannot be written in this file's encoding cp1252"):
@@ -171,58 +166,26 @@ def test_impossible_decisions_are_refused_together(tmp_path):
 def test_a_changed_original_is_refused(tmp_path):
     pq.write_table(pa.table({"x": [1, 2], "y": ["a", "b"]}), tmp_path / "a.parquet")
     table = read_table(tmp_path / "a.parquet")
-    patch = write_patch(tmp_path / "p.csv", table, [Decision(0, "remove")], label="y")
     pq.write_table(pa.table({"x": [2, 1], "y": ["b", "a"]}), tmp_path / "a.parquet")
     with pytest.raises(ExemplaError, match="has changed since it was read"):
         corrected(table, [], label="y")
-    with pytest.raises(ExemplaError, match="was made for a file other than"):
-        apply_patch(tmp_path / "a.parquet", patch)
 
 
-def test_the_patch_tells_the_story(tmp_path):
-    (tmp_path / "a.csv").write_bytes(b"id,x,y\nk1,3,ham\nk2,4,spam\nk3,5,ham\n")
-    table = read_table(tmp_path / "a.csv")
-    decisions = [
-        Decision(2, "relabel", "spam", "clear", "2026-01-02T03:04:05Z"),
-        Decision(0, "remove"),
-    ]
-    proof = {2: {"contradicting": [7, 9]}}
-    options = {"label": "y", "ids": "id", "evidence": proof}
-    rows = list(csv.DictReader(write_patch(tmp_path / "p.csv", table, decisions, **options).open()))
-    assert [row["row"] for row in rows] == ["0", "2"]
-    assert rows[0]["action"] == "remove"
-    assert {k: rows[1][k] for k in ("id", "old", "new", "action", "time", "note")} == {
-        "id": "k3", "old": "ham", "new": "spam", "action": "relabel",
-        "time": "2026-01-02T03:04:05Z", "note": "clear",
-    }  # fmt: skip
-    lines = write_patch(tmp_path / "p.jsonl", table, decisions, **options).read_text().splitlines()
-    assert json.loads(lines[1])["evidence"] == proof[2]
-    with pytest.raises(ExemplaError, match=r"a \.csv or a \.jsonl"):
-        write_patch(tmp_path / "p.txt", table, decisions, label="y")
-    (tmp_path / "junk.csv").write_text("a,b\n1,2\n")
-    with pytest.raises(ExemplaError, match="is not a patch file"):
-        apply_patch(tmp_path / "a.csv", tmp_path / "junk.csv")
-
-
-def test_neither_patch_nor_export_goes_onto_an_input_or_through_a_link(tmp_path):
+def test_no_export_goes_onto_an_input_or_through_a_link(tmp_path):
     source, victim = tmp_path / "patch.csv", tmp_path / "victim"
     source.write_bytes(b"x,y\n1,a\n2,b\n")
     table = read_table(source)
     (tmp_path / "link.csv").symlink_to(source)
     for path in (source, tmp_path / "link.csv"):
         with pytest.raises(ExemplaError, match="is the original"):
-            write_patch(path, table, [Decision(0, "remove")], label="y")
-        with pytest.raises(ExemplaError, match="is the original"):
             export(table, [Decision(0, "remove")], path, label="y")
     assert source.read_bytes() == b"x,y\n1,a\n2,b\n"
     victim.write_text("mine")
-    for name in ("p.csv", "out.csv"):
-        (tmp_path / name).symlink_to(victim)
-    write_patch(tmp_path / "p.csv", table, [Decision(0, "remove")], label="y")
+    (tmp_path / "out.csv").symlink_to(victim)
     export(table, [Decision(0, "remove")], tmp_path / "out.csv", label="y")
     assert victim.read_text() == "mine"
     assert (tmp_path / "out.csv").read_bytes() == b"x,y\n2,b\n"
-    assert not (tmp_path / "p.csv").is_symlink()
+    assert not (tmp_path / "out.csv").is_symlink()
 
 
 def test_what_is_written_is_for_its_owner_alone_unless_the_folder_is_shared(tmp_path):
@@ -232,17 +195,8 @@ def test_what_is_written_is_for_its_owner_alone_unless_the_folder_is_shared(tmp_
     (tmp_path / "shared").chmod(0o770)
     for folder, mode in (("private", 0o600), ("shared", 0o660)):
         export(table, [], tmp_path / folder / "b.csv", label="y")
-        write_patch(tmp_path / folder / "p.csv", table, [], label="y")
-        for name in ("b.csv", "p.csv"):
-            assert (tmp_path / folder / name).stat().st_mode & 0o777 == mode
+        assert (tmp_path / folder / "b.csv").stat().st_mode & 0o777 == mode
     assert (tmp_path / "private").stat().st_mode & 0o777 == 0o700
-
-
-def test_a_patch_with_missing_columns_is_refused(tmp_path):
-    (tmp_path / "a.csv").write_bytes(b"x,y\n1,a\n2,b\n")
-    (tmp_path / "p.csv").write_text("row,column,action\n0,y,remove\n")
-    with pytest.raises(ExemplaError, match="it has no evidence, id, new"):
-        apply_patch(tmp_path / "a.csv", tmp_path / "p.csv")
 
 
 def test_formulas_are_exported_unaltered_unless_asked(tmp_path):

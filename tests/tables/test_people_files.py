@@ -254,9 +254,8 @@ def test_a_header_that_is_also_a_value_is_a_header(tmp_path, capsys):
     short.write_text("animal,spam\n" + "cat,ham\ndog,spam\ncow,ham\ncat,spam\n" * 20)
     assert not read_table(short).header
     assert read_table(short, expected=["spam"]).names == ("animal", "spam")
-    for command in ("fix-labels", "explain"):
-        words = ("--label", "spam", "--quiet", "--out", tmp_path / command)
-        assert run(command, path, *words) == 0
+    words = ("--label", "spam", "--quiet", "--out", tmp_path / "fix-labels")
+    assert run("fix-labels", path, *words) == 0
     review = json.loads((tmp_path / "fix-labels" / "review.json").read_text())
     assert review["source"]["options"]["header"] is True
 
@@ -317,7 +316,8 @@ def test_spellings_of_a_label_are_proposed_and_merged(tmp_path, capsys):
     said = capsys.readouterr()
     assert "look like" not in said.err
     assert "2 classes" in said.out
-    assert run(*words, "--merge-labels", "Spam=spam,sapm=spam", "--quiet") == 0
+    cheap = ("embed", *words[1:])
+    assert run(*cheap, "--merge-labels", "Spam=spam,sapm=spam", "--quiet") == 0
     assert "1 label(s)" not in capsys.readouterr().err
     assert run(*words, "--merge-labels", "egg=spam") == 2
     assert "is not understood at 'egg=spam'" in capsys.readouterr().err

@@ -82,9 +82,11 @@ def test_auto_takes_the_smallest_set_within_reach() -> None:
     assert 1 <= len(found) < limit
     more = exempla.explain_errors(model, TRAIN, TEST, k=limit, progress=False)
     np.testing.assert_array_equal(found.indices, more.indices[: len(found)])
-    influence = found.question.explainer.mean_influence(
-        tuple(part[found.question.rows] for part in TEST), weights=found.question.shares
-    )
+    query = tuple(part[found.question.rows] for part in TEST)
+    weights = found.question.shares
+    influence = found.question.explainer.set_influence(
+        query, weights=weights, solve="sketch"
+    ).values
     total = np.cumsum(-influence[more.indices])
     assert total[len(found) - 1] >= removal.REACH * total.max()
     assert total[len(found) - 2] < removal.REACH * total.max()

@@ -234,18 +234,18 @@ def bags(n: int, p: int, seed: int = 0) -> tuple[sp.csr_array, np.ndarray]:
 
 
 def test_a_wide_sparse_layer_is_never_made_dense():
-    X, y = bags(2500, 20_000)
+    X, y = bags(1500, 30_000)
     dense = X.shape[0] * X.shape[1] * 8
-    model = LogisticRegression().fit(X[:2000], y[:2000])
+    model = LogisticRegression().fit(X[:1000], y[:1000])
     tracemalloc.start()
-    summary = summarize(model, (X[:2000], y[:2000]), 60, progress=False)
+    summary = summarize(model, (X[:1000], y[:1000]), 60, progress=False)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < dense / 3
     ours = refit(LogisticRegression(), X, y, summary)
-    chance = np.random.default_rng(0).choice(2000, 60, replace=False)
+    chance = np.random.default_rng(0).choice(1000, 60, replace=False)
     random = LogisticRegression().fit(X[chance], y[chance])
-    held_out = X[2000:], y[2000:]
+    held_out = X[1000:], y[1000:]
     assert mean_log_likelihood(ours, *held_out) > mean_log_likelihood(random, *held_out) + 0.02
 
 

@@ -38,9 +38,6 @@ def plain(text: str, stream: TextIO | None = None) -> str:
 
     File, column and class names come from untrusted files and must not control the terminal. If a
     stream is given, characters that its encoding lacks are escaped too.
-
-    >>> print(plain("a\\x1b[2Jb"))
-    a\\x1b[2Jb
     """
     shown = _HIDDEN.sub(lambda found: found.group().encode("unicode_escape").decode(), text)
     encoding = getattr(stream, "encoding", None) or "utf-8"
@@ -48,11 +45,7 @@ def plain(text: str, stream: TextIO | None = None) -> str:
 
 
 class Console:
-    """Print messages to standard output, or to standard error with --json.
-
-    >>> Console(quiet=False, as_json=False).say("done")
-    done
-    """
+    """Print messages to standard output, or to standard error with --json."""
 
     def __init__(
         self, quiet: bool = False, as_json: bool = False, started: float | None = None
@@ -67,7 +60,7 @@ class Console:
 
     @property
     def progress(self) -> bool:
-        """Whether to show progress: a bar in a terminal, otherwise occasional lines."""
+        """Whether to show progress."""
         return not self.quiet
 
     def say(self, text: str = "") -> None:
@@ -89,7 +82,7 @@ class Console:
             print(json.dumps(values, indent=2, allow_nan=False), flush=True)
 
     def seconds(self) -> float:
-        """Return the seconds since the command started, including the start of Python."""
+        """Return the seconds since the command started."""
         return time.perf_counter() - self.started
 
     @contextmanager
@@ -115,12 +108,7 @@ _SAME_FILE = (
 
 
 def command_for(options: Namespace, command: str, *words: str) -> str:
-    """Return another command on the same file, ready to be pasted.
-
-    >>> given = Namespace(file="a.csv", label="the label", text=[], kind=["x=id"], header="auto")
-    >>> command_for(given, "clean", "-k", "9")
-    "exempla clean a.csv --label 'the label' --kind x=id -k 9"
-    """
+    """Return another command on the same file, ready to be pasted."""
     out = ["exempla", command, str(options.file)]
     for name in _SAME_FILE:
         value = getattr(options, name, None)
@@ -133,11 +121,7 @@ def command_for(options: Namespace, command: str, *words: str) -> str:
 
 
 def command_line(options: Namespace) -> str:
-    """Return the command as the user typed it, ready to be pasted.
-
-    >>> command_line(Namespace(arguments=["explain", "my file.csv", "--label", "y"]))
-    "exempla explain 'my file.csv' --label y"
-    """
+    """Return the command as the user typed it, ready to be pasted."""
     return plain(shlex.join(["exempla", *options.arguments]))
 
 
@@ -156,11 +140,7 @@ _EXTRAS = {
 
 
 def versions() -> dict[str, Any]:
-    """Return the versions of exempla, Python, the system, and the libraries (None if missing).
-
-    >>> versions()["core"]["numpy"] is not None
-    True
-    """
+    """Return the versions of exempla, Python, the system, and the libraries (None if missing)."""
     from importlib.metadata import PackageNotFoundError, version
 
     def of(names: Sequence[str]) -> dict[str, str | None]:
@@ -179,9 +159,9 @@ def versions() -> dict[str, Any]:
     }
 
 
-_OK, _MISTAKE, _CRASH, _STOPPED, _TERMINATED = 0, 2, 3, 130, 143
-"""Success; a mistake in the command or its input; internal error; interrupted by the user; by
-SIGTERM. Code 1, for more findings than --fail-above allows, is returned by the command itself."""
+_OK, _MISTAKE, _CRASH, _STOPPED = 0, 2, 3, 130
+"""Success; a mistake in the command or its input; internal error; interrupted by the user.
+Code 1, for more findings than --fail-above allows, is returned by the command itself."""
 
 
 def exit_code(run: Callable[[], int], words: Sequence[str] = (), folder: Path | None = None) -> int:
@@ -209,7 +189,7 @@ def exit_code(run: Callable[[], int], words: Sequence[str] = (), folder: Path | 
             f" {note[:1].upper()}{note[1:]}." for note in getattr(stopped, "__notes__", ())
         )
         print(plain(f"\nexempla: stopped.{how}", sys.stderr), file=sys.stderr)
-        return _TERMINATED if type(stopped).__name__ == "Terminated" else _STOPPED
+        return _STOPPED
     except Exception as error:
         return _refuse(f"{_what(error)}; {_reported(error, words, folder)}.", _CRASH)
 
@@ -220,12 +200,11 @@ def _refuse(sentence: str, code: int) -> int:
 
 
 def _what(error: Exception) -> str:
-    said = str(error).strip().split("\n")[0].rstrip(".")
+    kind, said = type(error).__name__, str(error).strip().split("\n")[0].rstrip(".")
     # torch's OutOfMemoryError is not a MemoryError
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+    if isinstance(error, MemoryError) or kind == "OutOfMemoryError":
         room = f" ({said})" if said else ""
         return f"Not enough memory{room}: use fewer rows, columns or pixels"
-    kind = type(error).__name__
     return f"Internal error ({kind}: {said})" if said else f"Internal error ({kind})"
 
 

@@ -40,11 +40,11 @@ from exempla.tables import (
     default_image_model,
     read_table,
     show_columns,
+    split,
 )
 from exempla.tables.dataset import Dataset, RowView, merge_labels, spellings
 from exempla.tables.features import with_tree_columns
 from exempla.tables.models.choose import Compared
-from exempla.tables.models.image import NetworkClassifier
 from exempla.tables.table import show
 
 _MAX_LISTED_COLUMNS = 20
@@ -72,7 +72,6 @@ class Fitted:
     described: str
     """The model in words."""
     options: Namespace
-    """The command line."""
     compared: tuple[Compared, ...] = ()
     """The candidates among which the model was chosen by cross-validation."""
 
@@ -89,17 +88,11 @@ class Fitted:
     def head(self) -> tuple[Any, Callable[[Any], Any]]:
         """Return the model that jobs with many fits refit, and the transformation before it.
 
-        The default models prepare rows without looking at labels (scaling, one-hot, TF-IDF, image
-        features), so the preparation is done once instead of once per fit. A user's Pipeline may
-        look at labels, so it is refitted as a whole.
+        A user's Pipeline is refitted as a whole, because it may look at labels.
         """
         if self.options.model is None and hasattr(self.model, "steps"):
             return self.model[-1], self.model[:-1].transform
         return self.model, lambda X: X
-
-    def at_most(self, k: int) -> int:
-        """Return k, or the number of training rows if that is smaller."""
-        return min(k, len(self.parts.train))
 
     def view(self, rows: np.ndarray, why: bool = False) -> RowView:
         """Return the view of these training rows, by row number of the file.
@@ -150,16 +143,9 @@ def decisive(model: Any, X: Any, labels: Any, keys: Iterable[int]) -> dict[str, 
 
 
 def spread(values: Any, rows: np.ndarray, length: int) -> list[Any]:
-    """Place values of some rows where those rows are in the file.
-
-    >>> import numpy as np
-    >>> spread(["a", "b"], np.array([2, 0]), 4)
-    ['b', None, 'a', None]
-    """
-    out: list[Any] = [None] * length
-    for row, value in zip(rows.tolist(), values):
-        out[row] = value
-    return out
+    """Place values of some rows where those rows are in the file."""
+    known = dict(zip(rows.tolist(), values))
+    return [known.get(row) for row in range(length)]
 
 
 @contextmanager
@@ -209,20 +195,9 @@ def fit_file(
 ) -> Fitted:
     """Infer columns, split, choose a model, report its accuracy, and fit it.
 
-    Parameters
-    ----------
-    job, files
-        The running command and the files that were read.
-    test_size
-        Fraction of the rows to hold out unless the user gives one.
-    linear
-        Choose among linear models only.
-    differentiable
-        For images, use a model that is differentiable in the pixels.
-    check
-        Called with the split before anything is fitted; raises if the query makes no sense.
-    held_out
-        Returns the rows that the query names, which must not be trained on.
+    With `linear`, only linear models compete; with `differentiable`, the model of images takes
+    their pixels. `check` raises if the query makes no sense for a split; `held_out` returns the
+    rows that it names.
     """
     options = job.options
     stage("choosing a model")
@@ -234,7 +209,9 @@ def fit_file(
         job.say(_column_table(dataset.columns))
     elif options.curated_column:
         raise ExemplaError("Images have no columns; give trusted images with --curated.")
-    parts = dataset.split(
+    parts = split(
+        dataset.table,
+        dataset.columns,
         test=files.test,
         test_size=test_size if options.test_size is None else options.test_size,
         curated=options.curated_column or files.curated,
@@ -250,13 +227,13 @@ def fit_file(
     return found
 
 
-_SMALL = 5_000_000
-"""Cells of data whose products are so short that several threads only wait for each other."""
+_MAX_SERIAL_CELLS = 5_000_000
+"""Cells of data up to which products are so short that threads only wait for each other."""
 
 
 def one_thread(X: Any) -> AbstractContextManager[Any]:
-    """Limit BLAS to one thread for small data: on a busy machine, waiting threads take its time."""
-    return threadpool_limits(1) if getattr(X, "size", 0) <= _SMALL else nullcontext()
+    """Limit BLAS to one thread for small data."""
+    return threadpool_limits(1) if getattr(X, "size", 0) <= _MAX_SERIAL_CELLS else nullcontext()
 
 
 def _fit(job: Job, dataset: Dataset, parts: Split, linear: bool, differentiable: bool) -> Fitted:
@@ -270,7 +247,7 @@ def _fit(job: Job, dataset: Dataset, parts: Split, linear: bool, differentiable:
     with own if options.model else nullcontext():
         accuracy = chosen.accuracy
         if accuracy is None:
-            # Image features are not learned, so they are computed once, not once per fold.
+            # Image features look at no label, so they are computed once, not once per fold.
             cached = dataset.is_images and options.model is None and hasattr(model, "steps")
             scored = (model[-1], model[:-1].fit(X).transform(X)) if cached else (model, X)
             accuracy = cross_validated_accuracy(*scored, y, seed=options.seed)
@@ -292,13 +269,9 @@ def _chosen_model(
     if options.model:
         return Chosen(_prepared(load_model(options.model), dataset.columns)), options.model
     if dataset.is_images:
-        kind = "network" if differentiable else "auto"
-        recipe = default_image_model(X, y, kind=kind, seed=options.seed)
-        if recipe.kind == "features":
-            return Chosen(recipe.model), "logistic regression on gradient histograms"
-        names = {"cnn": "a small convolutional network"}
-        described = names.get(recipe.kind, "a multilayer perceptron on the pixels")
-        return Chosen(NetworkClassifier(recipe)), described
+        kind = "pixels" if differentiable else "patches"
+        model = default_image_model(X, y, kind=kind, seed=options.seed)
+        return Chosen(model), f"logistic regression on the {kind} of the images"
     chosen = choose_model(
         dataset.table, dataset.columns, X, y, rows=parts.train, seed=options.seed, linear=linear
     )
@@ -306,12 +279,7 @@ def _chosen_model(
 
 
 def describe(model: Any) -> str:
-    """Return the default model in words.
-
-    >>> from sklearn.linear_model import Ridge
-    >>> describe(Ridge(alpha=2))
-    'Ridge(alpha=2)'
-    """
+    """Return the default model in words."""
     last = model[-1] if hasattr(model, "steps") else model
     if type(last).__name__ == "LogisticRegression":
         return f"logistic regression (C={last.C:g}, chosen by cross-validation)"
@@ -355,11 +323,10 @@ def _respelt(dataset: Dataset, files: Files, job: Job) -> tuple[Dataset, Files]:
     if wanted is None:
         if proposed:
             pairs = ", ".join(f"{old!r} → {new!r}" for old, new in list(proposed.items())[:8])
-            more = f" and {len(proposed) - 8:,} more" if len(proposed) > 8 else ""
             job.warn(
-                f"{len(proposed):,} label(s) in {label!r} look like other spellings: "
-                f"{pairs}{more}. They count as separate classes. To merge them, add "
-                "--merge-labels auto."
+                f"{len(proposed):,} label(s) in {label!r} look like other spellings: {pairs}"
+                f"{' …' if len(proposed) > 8 else ''}. They count as separate classes. To merge "
+                "them, add --merge-labels auto."
             )
         return dataset, files
     mapping = proposed if wanted == "auto" else _label_map(wanted, dataset.table, label)
@@ -367,13 +334,10 @@ def _respelt(dataset: Dataset, files: Files, job: Job) -> tuple[Dataset, Files]:
         job.say("--merge-labels auto: no labels look alike.")
         return dataset, files
     job.say("Labels merged: " + show([f"{old} → {new}" for old, new in mapping.items()], 8) + ".")
-    table, test, curated = (
-        None if t is None else merge_labels(t, label, mapping)
-        for t in (files.table, files.test, files.curated)
-    )
-    assert table is not None
-    again = Dataset.of(table, label, options.text, column_kinds(options, table), options.task)
-    return again, Files(table, test, curated)
+    merged: Any = (None if t is None else merge_labels(t, label, mapping) for t in files)
+    files = Files(*merged)
+    kinds = column_kinds(options, files.table)
+    return Dataset.of(files.table, label, options.text, kinds, options.task), files
 
 
 def _label_map(wanted: str, table: Table, label: str) -> dict[str, str]:
@@ -400,11 +364,7 @@ _QUIET: dict[str, dict[str, Any]] = {
 
 
 def load_model(place: str) -> Any:
-    """Return the scikit-learn model at `package.module:name`; call a class or function to get it.
-
-    >>> load_model("sklearn.linear_model:LogisticRegression")
-    LogisticRegression()
-    """
+    """Return the scikit-learn model at `package.module:name`; classes and functions are called."""
     found = named_object(place, is_ready=lambda named: hasattr(named, "fit"))
     if not (hasattr(found, "fit") and hasattr(found, "predict")):
         raise ExemplaError(
@@ -474,14 +434,7 @@ def _importable(package: str) -> Iterator[None]:
 
 @contextmanager
 def blaming(what: str) -> Iterator[None]:
-    """Turn whatever the user's code raises into one sentence that begins with `what`.
-
-    >>> with blaming("Your function fails"):
-    ...     1 / 0
-    Traceback (most recent call last):
-    ...
-    exempla.errors.ExemplaError: Your function fails (ZeroDivisionError: division by zero).
-    """
+    """Turn whatever the user's code raises into one sentence that begins with `what`."""
     try:
         yield
     except ExemplaError:

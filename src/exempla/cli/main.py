@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import argparse
 import inspect
-import os
 import sys
 import time
 from collections.abc import Sequence
 from importlib import import_module
-from pathlib import Path
 from typing import Any, NoReturn
 
 from exempla import __version__
 from exempla.cli.console import exit_code, plain
 from exempla.cli.options import ARGUMENTS
 from exempla.progress import Stage, overall, showing
-
-__all__ = ["COMMANDS", "build_parser", "main"]
 
 COMMANDS = {
     "demo": "a real model, its real mistakes, and the training images behind them (under 30 s)",
@@ -56,26 +52,13 @@ class _Parser(argparse.ArgumentParser):
         super().error(plain(message, sys.stderr))
 
 
-class _OneLinePerCommand(argparse.RawDescriptionHelpFormatter):
-    """Help with the longest command and its description on one line."""
-
-    def __init__(self, prog: str) -> None:
-        widest = max(map(len, COMMANDS)) + 4
-        super().__init__(prog, max_help_position=widest + 2)
-        self._action_max_length = widest
-
-
 def build_parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line; this imports no command.
-
-    >>> build_parser().parse_args(["demo", "--quiet"]).command
-    'demo'
-    """
+    """Return the parser of the command line; this imports no command."""
     parser = _Parser(
         prog="exempla",
         description=_DESCRIPTION,
         epilog=_EPILOG,
-        formatter_class=_OneLinePerCommand,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"exempla {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
@@ -92,13 +75,8 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code; a failure prints one sentence, no traceback.
-
-    >>> main(["review", "no-such-folder"])
-    2
-    """
-    # The start of Python counts, unless this is called from Python.
-    started = time.perf_counter() - (_process_age() if arguments is None else 0.0)
+    """Run one command and return its exit code; a failure prints one sentence, no traceback."""
+    started = time.perf_counter()
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     options = build_parser().parse_args(arguments)
     options.arguments, options.started = arguments, started
@@ -118,26 +96,6 @@ def _run(options: argparse.Namespace) -> int:
     )  # fmt: skip
     with showing(not options.quiet), overall(options.command, [Stage(*each) for each in stages]):
         return command.run(options)
-
-
-_MAX_START_SECONDS = 600.0
-"""No start takes longer, so an older process was not started for this command."""
-
-
-def _process_age() -> float:
-    """Return the seconds since this process was started.
-
-    On Linux this is wall-clock time; elsewhere it is the processor time, which is never more.
-    """
-    busy = time.process_time()
-    try:
-        # the 22nd field, in clock ticks since boot; the name of the command may hold spaces
-        fields = Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-        began = int(fields[19]) / os.sysconf("SC_CLK_TCK")
-        age = time.clock_gettime(time.CLOCK_BOOTTIME) - began
-    except (OSError, ValueError, IndexError, AttributeError):
-        return busy
-    return age if busy - 0.1 <= age < _MAX_START_SECONDS else busy
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ Imports nothing heavy, so that `exempla --help` is fast.
 
 from __future__ import annotations
 
+import math
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable
@@ -335,35 +336,28 @@ ARGUMENTS: dict[str, Callable[[ArgumentParser], None]] = {
 """What adds the arguments of each command."""
 
 
-def _number(text: str, problem: str) -> float:
-    """Parse a number that is at least 0; `problem` says what else may be wrong with the text."""
+def _number(text: str) -> float:
+    """Parse a number; NaN if it is none."""
     try:
-        value = float(text)
+        return float(text)
     except ValueError:
-        value = -1.0
-    if not value >= 0:
-        raise ArgumentTypeError(problem)
-    return value
+        return math.nan
 
 
 def share(text: str) -> float:
-    """Parse a number from 0 to 1.
-
-    >>> share("0.2")
-    0.2
-    """
-    problem = f"{text!r} is not a fraction; give a number from 0 to 1"
-    if (value := _number(text, problem)) > 1:
-        raise ArgumentTypeError(problem)
+    """Parse a number from 0 to 1."""
+    if not 0 <= (value := _number(text)) <= 1:
+        raise ArgumentTypeError(f"{text!r} is not a fraction; give a number from 0 to 1")
     return value
 
 
 def _epochs(text: str) -> str | float:
     """Parse a number of epochs above 0, or "exact"."""
-    problem = f"{text!r} is not a budget; give a number of epochs or exact"
-    if text != "exact" and not _number(text, problem):
-        raise ArgumentTypeError(problem)
-    return text if text == "exact" else float(text)
+    if text == "exact":
+        return text
+    if not (value := _number(text)) > 0:
+        raise ArgumentTypeError(f"{text!r} is not a budget; give a number of epochs or exact")
+    return value
 
 
 def _count(text: str) -> int | str:
@@ -372,11 +366,7 @@ def _count(text: str) -> int | str:
 
 
 def shard(text: str) -> tuple[int, int]:
-    """Parse I/N: which part of how many.
-
-    >>> shard("2/8")
-    (2, 8)
-    """
+    """Parse I/N: which part of how many."""
     first, _, second = text.partition("/")
     if not (first.isdecimal() and second.isdecimal() and 1 <= int(first) <= int(second)):
         raise ArgumentTypeError(f"{text!r} is not a part; give i/n with i from 1 to n, such as 2/8")

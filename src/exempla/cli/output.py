@@ -28,6 +28,7 @@ from exempla.io import (
     make_folder,
     probe,
     publishing,
+    read_json,
     write_text,
 )
 from exempla.progress import showing, waiting
@@ -64,22 +65,8 @@ class Job(Console):
     ) -> Iterator[Job]:
         """Prepare the results folder, or refuse it before any work is done.
 
-        A new folder is removed if the command fails.
-
-        Parameters
-        ----------
-        options
-            The command line, with `out` and `force`.
-        files
-            What the command writes besides the files of every command.
-        others
-            Files of the review page, which must not be files that are read.
-
-        Raises
-        ------
-        ExemplaError
-            If the folder cannot be written to, if a result would replace a file that is read, or if
-            it would replace a file that exempla did not write (unless --force is given).
+        `files` are written besides those of every command; `others`, which the review page writes,
+        must not be files that are read. A new folder is removed if the command fails.
         """
         is_new = not options.out.exists()
         job = cls(options, options.out)
@@ -103,10 +90,7 @@ class Job(Console):
             make_folder(folder)
             probe(folder)
         except OSError as error:
-            raise ExemplaError(
-                f"The results cannot be written to {folder} ({_reason(error)}); choose another "
-                "folder with --out."
-            ) from error
+            raise self._unwritable(error) from error
         if not is_review(folder):
             names += [name for name in _REVIEW_LIST if name in others]
         check_targets(folder, names, force=self.options.force)
@@ -129,23 +113,26 @@ class Job(Console):
                 yield stage
         except (OSError, ExemplaError) as error:
             cause = error if isinstance(error, OSError) else error.__cause__
-            if not isinstance(cause, OSError) or not self._is_about(cause):
+            name = getattr(cause, "filename", None)
+            # An error about another file is not about what was being written.
+            ours = not isinstance(name, str) or Path(name).is_relative_to(self.folder)
+            if not isinstance(cause, OSError) or not ours:
                 raise
-            raise ExemplaError(
-                f"The results cannot be written to {self.folder} ({_reason(cause)}); free some "
-                "space there, or choose another folder with --out."
-            ) from error
+            raise self._unwritable(cause) from error
 
-    def _is_about(self, error: OSError) -> bool:
-        """Return True if the error is about what was being written, not about a user's file."""
-        name = error.filename
-        return not isinstance(name, str) or Path(name).is_relative_to(self.folder)
+    def _unwritable(self, error: OSError) -> ExemplaError:
+        why = error.strerror or str(error) or type(error).__name__
+        if isinstance(error, FileExistsError):
+            why = f"{error.filename} is not a folder"
+        return ExemplaError(
+            f"The results cannot be written to {self.folder} ({why}); free some space there, or "
+            "choose another folder with --out."
+        )
 
     def contract(self, indices: list[int], **known: Any) -> dict[str, Any]:
         """Return the fields of every explanation.json; those the answer does not have are null."""
         nothing = dict.fromkeys(("weights", "side", "explained", "variance"))
-        seed = self.options.seed
-        own = {"k": len(indices), "seed": seed, "version": __version__}
+        own = {"k": len(indices), "seed": self.options.seed, "version": __version__}
         return {"indices": indices, **nothing, **own, **known}
 
     def say_files(self, staged: dict[str, Path]) -> None:
@@ -175,10 +162,7 @@ class Job(Console):
 
 def is_review(folder: Path) -> bool:
     """Return True if the folder is one that `fix-labels` made, so that it may be replaced."""
-    try:
-        found = json.loads((folder / "review.json").read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return False
+    found = read_json(folder / "review.json")
     return isinstance(found, dict) and "suspects_sha256" in found
 
 
@@ -200,18 +184,8 @@ def _keep_apart(given: Path, folder: Path, names: Iterable[str]) -> None:
             )
 
 
-def _reason(error: OSError) -> str:
-    if isinstance(error, FileExistsError):
-        return f"{error.filename} is not a folder"
-    return error.strerror or str(error) or type(error).__name__
-
-
 def named_after(name: str, file: str | Path) -> str:
-    """Return the name with the file extension of the user's file.
-
-    >>> named_after("cleaned", "mails.2024.csv"), named_after("cleaned", "mails.csv.gz")
-    ('cleaned.csv', 'cleaned.csv.gz')
-    """
+    """Return the name with the file extension of the user's file."""
     return name + format_suffix(PurePath(file).name)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from argparse import Namespace
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -42,10 +42,6 @@ class QueryRows:
     predicted: np.ndarray
     error_share: float
     notes: tuple[str, ...]
-
-    def limited_to(self, positions: np.ndarray) -> QueryRows:
-        """Return the query about these test rows alone."""
-        return replace(self, positions=np.asarray(positions))
 
     @property
     def rows(self) -> np.ndarray:
@@ -96,12 +92,10 @@ def _named(ask: str, table: Table) -> np.ndarray:
         raise ExemplaError(f"--ask {ask} is not understood; write {_FORMS}.")
     name, text = found["column"].strip(), found["text"].strip().strip("'\"")
     # "text contains …" searches all columns if none is called "text".
-    anywhere = name == "text" and "text" not in table.names
-    names = table.names if anywhere else [table.names[table.position(name)]]
-    has_text = np.zeros(len(table), dtype=bool)
-    for each in names:
-        has_text |= [bool(v) and text.casefold() in v.casefold() for v in table.strings(each)]
-    if not has_text.any():
+    names = table.names if name == "text" and name not in table.names else [name]
+    rows = zip(*(table.strings(each) for each in names), strict=True)
+    has_text = [any(text.casefold() in (cell or "").casefold() for cell in row) for row in rows]
+    if not any(has_text):
         raise ExemplaError(f"No row of {table.path.name} has {text!r} in column {name!r}.")
     return np.flatnonzero(has_text)
 
@@ -184,17 +178,16 @@ def _answers(given: Fitted, positions: np.ndarray, predicted: np.ndarray) -> str
     """Return what the model predicts for rows that the query names."""
     parts = given.parts
     rows, said = parts.test[positions], predicted[positions]
-    were = "was" if len(rows) == 1 else "were"
-    held = "" if parts.test_table is not None else f", which {were} held out of training,"
+    held = "" if parts.test_table is not None else ", held out of training"
     if parts.y_test is None:
         return f"Asked about {len(rows):,} row(s)."
     true = parts.y_test[positions]
     if len(rows) == 1:
         answer = rounded(float(said[0])) if given.regression else str(said[0])
-        return f"Asked about row {rows[0]}{held} labelled {true[0]}; the model predicts {answer}."
+        return f"Asked about row {rows[0]}{held}: labelled {true[0]}; the model predicts {answer}."
     right = int(np.sum(true.astype(str) == said.astype(str)))
     correct = "" if given.regression else f": {right:,} are predicted correctly"
-    return f"Asked about {len(rows):,} rows{held.rstrip(',')}{correct}."
+    return f"Asked about {len(rows):,} rows{held}{correct}."
 
 
 def _wrong(given: Fitted, predicted: np.ndarray) -> np.ndarray | None:

@@ -26,62 +26,36 @@ from typing import Any
 
 import numpy as np
 
-from exempla.arrays import is_tensor, to_numpy
+from exempla.arrays import to_numpy
 from exempla.checks import is_real, whole_number
 from exempla.errors import ExemplaError
 from exempla.explainer import Explainer
 from exempla.io import os_errors
 from exempla.progress import counter, say, showing
-from exempla.selection.rows import ArrayRows, StateLostError
-from exempla.selection.select import refuse_unusable, wrap
+from exempla.selection.rows import StateLostError
+from exempla.selection.select import as_features, refuse_unusable, wrap
 from exempla.selection.sharded import Backend, cuts_of
-from exempla.selection.shards import Part, Parts, ShardedRows, Transport, packed, unpacked
+from exempla.selection.shards import Part, ShardedRows, Transport, packed, unpacked
 from exempla.store import StoredRows
-
-
-def _check_visible(rows: StoredRows) -> None:
-    """Raise if a file cannot be read on this machine."""
-    here = socket.gethostname()
-    for shard in rows.shards:
-        if not shard.path.exists():
-            raise ExemplaError(
-                f"{shard.path} does not exist on {here}: keep the rows in a folder that every "
-                "machine of the cluster sees under the same path."
-            )
-        if len(shard.rows) < shard.stop - shard.start:
-            raise ExemplaError(
-                f"{shard.path} has fewer rows on {here} than expected: it is a different or "
-                "incomplete file."
-            )
 
 
 def in_files(array: np.ndarray, folder: str | Path, parts: int) -> StoredRows:
     """Write the rows of an array to a folder, in `parts` new files.
 
     Raises `ExemplaError` if a file cannot be written or already exists: nothing is overwritten.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     [path.path.name for path in in_files(np.eye(4), folder, 2).shards]
-    ['rows-0.npy', 'rows-1.npy']
     """
-    folder = Path(folder).absolute()
-    paths: list[Path] = []
+    folder, cuts = Path(folder).absolute(), cuts_of(len(array), parts)
+    paths = [folder / f"rows-{i}.npy" for i in range(len(cuts) - 1)]
+    for path in paths:
+        if path.exists():
+            raise ExemplaError(
+                f"{path} already exists and is not overwritten: give an empty folder."
+            )
     with os_errors(f"rows cannot be written to {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
-        try:
-            for i, (start, stop) in enumerate(pairwise(cuts_of(len(array), parts))):
-                with open(folder / f"rows-{i}.npy", "xb") as file:
-                    paths.append(folder / f"rows-{i}.npy")
-                    np.save(file, np.ascontiguousarray(array[start:stop]), allow_pickle=False)
-        except OSError as problem:
-            for path in paths:
-                path.unlink(missing_ok=True)
-            if not isinstance(problem, FileExistsError):
-                raise
-            raise ExemplaError(
-                f"{problem.filename} already exists and is not overwritten: give an empty folder."
-            ) from None
+        for path, (start, stop) in zip(paths, pairwise(cuts), strict=True):
+            with open(path, "xb") as file:
+                np.save(file, np.ascontiguousarray(array[start:stop]), allow_pickle=False)
     return StoredRows.of(paths)
 
 
@@ -92,15 +66,26 @@ class Worker:
         self.share, self.gpu = share, gpu
 
     @cached_property
-    def parts(self) -> Parts:
+    def part(self) -> Part:
         """The share, opened on first use, so that an error reaches the caller."""
-        _check_visible(self.share)
-        return Parts([Part(wrap(_on_gpu(self.share) if self.gpu else self.share))])
+        here = socket.gethostname()
+        for shard in self.share.shards:
+            if not shard.path.exists():
+                raise ExemplaError(
+                    f"{shard.path} does not exist on {here}: keep the rows in a folder that every "
+                    "machine of the cluster sees under the same path."
+                )
+            if len(shard.rows) < shard.stop - shard.start:
+                raise ExemplaError(
+                    f"{shard.path} has fewer rows on {here} than expected: it is a different or "
+                    "incomplete file."
+                )
+        return Part(wrap(_on_gpu(self.share) if self.gpu else self.share))
 
     def answer(self, message: bytes) -> bytes | None:
         """Return the packed answers to packed calls; None if the scores they need are lost."""
         try:
-            return packed(self.parts.answer(unpacked(message)))
+            return packed(self.part.answer(unpacked(message)))
         except StateLostError:
             return None
 
@@ -114,24 +99,24 @@ def _on_gpu(share: StoredRows) -> Any:
             "a worker has a GPU that torch cannot use: install torch with CUDA on every machine, "
             "or set gpus=0."
         )
+    kind = {"float32": torch.float32, "float64": torch.float64}[share.dtype.name]
     try:
-        kind = {"float32": torch.float32, "float64": torch.float64}[share.dtype.name]
         out = torch.empty(share.shape, dtype=kind, device="cuda")
-        for here, rows in share.stream():
-            out[here] = torch.from_numpy(np.array(rows)).cuda()
-        return out
     except torch.cuda.OutOfMemoryError:
         size = share.nbytes / 2**30
         raise ExemplaError(
             f"{size:.1f} GiB of rows do not fit on the GPU of a worker: use more shards."
         ) from None
+    for here, rows in share.stream():
+        out[here] = torch.from_numpy(rows).cuda()
+    return out
 
 
 _OUT_OF_MEMORY = "ran out of memory: use more shards, or machines with more memory."
 _MAX_INLINE_BYTES = 100 * 1024
 """Larger messages are put into Ray's object store once instead of being sent to each actor."""
-_POLL_SECONDS = 0.2, 5.0
-"""First and longest interval between two checks for a lost actor."""
+_POLL_SECONDS = 0.5
+"""Interval between two checks for a lost actor."""
 _MIN_CPUS = 0.1
 """Smallest fraction of a processor that an actor gets if there are more shards than processors."""
 _CONNECT_SECONDS = 10.0
@@ -143,18 +128,20 @@ _HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0" + _SETTINGS + b
 
 def _raised_by_task(problem: Any) -> Exception:
     """Return an error in an actor or a task as if it had happened here."""
-    cause = getattr(problem, "cause", None)
-    if isinstance(cause, ExemplaError):
-        return ExemplaError(str(cause))
-    return ExemplaError(f"a worker {_OUT_OF_MEMORY}") if isinstance(cause, MemoryError) else problem
+    if isinstance(problem.cause, ExemplaError):
+        return ExemplaError(str(problem.cause))
+    memory = isinstance(problem.cause, MemoryError)
+    return ExemplaError(f"a worker {_OUT_OF_MEMORY}") if memory else problem
 
 
 class RayTransport(Transport):
     """Each place is an actor."""
 
     def __init__(self, ray: Any, shares: list[StoredRows], cpus: float, on: OnRay) -> None:
-        super().__init__(list(range(len(shares) + 1)))
-        self.ray, self.shares, self.patience = ray, shares, on.patience
+        super().__init__(len(shares))
+        self.ray, self.patience = ray, on.patience
+        self.names = [share.shards[0].path for share in shares]
+        """The first file of each actor, which names it in messages."""
         actor = ray.remote(Worker).options(
             num_cpus=cpus, num_gpus=on.gpus, max_restarts=on.restarts, max_task_retries=0,
             scheduling_strategy="SPREAD",
@@ -193,20 +180,15 @@ class RayTransport(Transport):
             raise self._died(place, str(problem)) from None
         except RayActorError:
             self.traffic.restarts += 1
-            say(f"the worker of {self._named(place)} was lost; restoring its state in a new one")
-            self._wait_for(place)
+            say(f"the worker of {self.names[place]} was lost; restoring its state in a new one")
+            self.wait_for(place)
             return None
 
-    def start(self) -> None:
-        """Wait until every actor runs; raise if the cluster has no room for one of them."""
-        for place in range(len(self.actors)):
-            self._wait_for(place)
-
-    def _wait_for(self, place: int) -> None:
-        """Wait until the actor runs, wherever Ray finds room for it."""
+    def wait_for(self, place: int) -> None:
+        """Wait until an actor runs; raise if the cluster has no room for it."""
         from ray.exceptions import ActorDiedError, GetTimeoutError, RayActorError
 
-        deadline, pause = monotonic() + self.patience, _POLL_SECONDS[0]
+        deadline = monotonic() + self.patience
         while True:
             try:
                 self.ray.get(self.actors[place].__ray_ready__.remote(), timeout=self.patience)
@@ -216,32 +198,24 @@ class RayTransport(Transport):
             except (RayActorError, GetTimeoutError):
                 if monotonic() >= deadline:
                     raise ExemplaError(
-                        f"the worker of {self._named(place)} did not start within "
+                        f"the worker of {self.names[place]} did not start within "
                         f"{self.patience:g} s: the cluster has no room for it. Wait for other jobs "
                         "to end, add a machine, or give OnRay(cpus=…) less."
                     ) from None
-                sleep(pause)
-                pause = min(1.5 * pause, _POLL_SECONDS[1])
-
-    def _named(self, place: int) -> Path:
-        """Return the first file of an actor, which names it in messages."""
-        return self.shares[place].shards[0].path
+                sleep(_POLL_SECONDS)
 
     def _died(self, place: int, why: str) -> ExemplaError:
-        first = self._named(place)
         if "memory" in why.lower():
-            return ExemplaError(f"the worker of {first} {_OUT_OF_MEMORY}")
-        reason = next((line for line in why.splitlines() if line.strip()), "unknown reason")
+            return ExemplaError(f"the worker of {self.names[place]} {_OUT_OF_MEMORY}")
+        reason = why.strip().partition("\n")[0] or "unknown reason"
         return ExemplaError(
-            f"the worker of {first} died and may not be restarted ({reason}): check the machine, "
-            "or allow more restarts with OnRay(restarts=…)."
+            f"the worker of {self.names[place]} died and may not be restarted ({reason}): "
+            "check the machine, or allow more restarts with OnRay(restarts=…)."
         )
 
     def close(self) -> None:
-        """Kill the actors."""
         for actor in self.actors:
             self.ray.kill(actor, no_restart=True)
-        self.actors = []
 
 
 @dataclass(frozen=True)
@@ -306,7 +280,8 @@ class OnRay(Backend):
             cpus = self._cpus_per_actor(len(shares), ray)
             transport = RayTransport(ray, shares, cpus, self)
             stack.callback(transport.close)
-            transport.start()
+            for place in range(len(shares)):
+                transport.wait_for(place)
             rows = ShardedRows(transport)
             refuse_unusable(rows)
             yield rows
@@ -314,71 +289,42 @@ class OnRay(Backend):
     def _stored(self, features: Any, shards: int, ray: Any, stack: ExitStack) -> StoredRows:
         if isinstance(features, StoredRows):
             return features
-        if isinstance(features, ArrayRows):
-            features = features.array
-        array = to_numpy(features) if is_tensor(features) else np.asarray(features)
-        if array.ndim != 2 or 0 in array.shape or array.dtype.kind not in "fiub":
+        array = to_numpy(as_features(getattr(features, "array", features)))
+        nodes = ray.nodes() if self.folder is None else ()
+        machines = {node["NodeManagerHostname"] for node in nodes if node["Alive"]}
+        if len(machines) > 1:
             raise ExemplaError(
-                f"features of shape {array.shape} and type {array.dtype} cannot be distributed: "
-                "give one row of real numbers per training example"
+                f"rows in memory must be written where all {len(machines)} machines of the "
+                "cluster can read them: give OnRay(folder=…) on a file system they share."
             )
-        if array.dtype not in (np.float32, np.float64):
-            array = array.astype(np.float32 if array.dtype == np.float16 else np.float64)
-        if self.folder is None:
-            machines = {node["NodeManagerHostname"] for node in ray.nodes() if node["Alive"]}
-            if len(machines) > 1:
-                raise ExemplaError(
-                    f"rows in memory must be written where all {len(machines)} machines of the "
-                    "cluster can read them: give OnRay(folder=…) on a file system they share."
-                )
-        folder = stack.enter_context(_job_folder(self.folder))
+        with os_errors(f"rows cannot be written to {self.folder}"):
+            if self.folder is not None:
+                Path(self.folder).mkdir(parents=True, exist_ok=True)
+            made = tempfile.TemporaryDirectory(prefix="exempla-rows-", dir=self.folder)
+        folder = stack.enter_context(made)
         say(f"writing {len(array)} rows ({array.nbytes / 2**20:.0f} MiB) to {folder} for Ray")
         return in_files(array, folder, shards)
 
     def _cpus_per_actor(self, actors: int, ray: Any) -> float:
         """Return the processors of each actor: `cpus`, or a fraction if there are too few."""
         have = ray.cluster_resources()
-        if actors * self.gpus > have.get("GPU", 0.0) + 1e-9:
-            raise ExemplaError(
-                f"{actors} shards need {actors * self.gpus:g} GPUs and the Ray cluster has "
-                f"{have.get('GPU', 0.0):g}: give fewer shards, or OnRay(gpus=…) less."
-            )
-        if actors * self.cpus <= have.get("CPU", 0.0) + 1e-9:
+        for name, each in (("GPU", self.gpus), ("CPU", min(self.cpus, _MIN_CPUS))):
+            if actors * each > have.get(name, 0.0) + 1e-9:
+                raise ExemplaError(
+                    f"{actors} shards need at least {actors * each:g} {name}s and the Ray cluster "
+                    f"has {have.get(name, 0.0):g}: give fewer shards, or OnRay({name.lower()}s=…) "
+                    "less."
+                )
+        available = have.get("CPU", 0.0)
+        if actors * self.cpus <= available:
             return self.cpus
-        nodes = [node["Resources"].get("CPU", 0.0) for node in ray.nodes() if node["Alive"]]
-        cpus = _largest_fraction(nodes, actors)
-        if cpus < min(_MIN_CPUS, self.cpus):
-            raise ExemplaError(
-                f"{actors} shards need {actors * self.cpus:g} CPUs and the Ray cluster has "
-                f"{have.get('CPU', 0.0):g}: give fewer shards, or OnRay(cpus=…) less."
-            )
+        # With 1/m of a CPU each, m actors fit on every CPU of every machine.
+        cpus = min(self.cpus, 1 / -(-actors // available))
         say(
-            f"{actors} shards share {have.get('CPU', 0.0):g} CPUs: each worker gets {cpus:g} CPUs "
-            f"instead of {self.cpus:g}. The result is the same; the workers run slower."
+            f"{actors} shards share {available:g} CPUs: each worker gets {cpus:g} CPUs instead of "
+            f"{self.cpus:g}. The result is the same; the workers run slower."
         )
         return cpus
-
-
-def _largest_fraction(nodes: list[float], actors: int) -> float:
-    """Return the most CPUs each of `actors` actors can get when nodes have these many CPUs.
-
-    >>> _largest_fraction([2.0], 3), _largest_fraction([2.0, 2.0], 3)
-    (0.6666, 1.0)
-    """
-    options = {int(1e4 * cpus / share) / 1e4 for cpus in nodes for share in range(1, actors + 1)}
-    fits = (o for o in options if o > 0 and sum(int(cpus / o) for cpus in nodes) >= actors)
-    return max(fits, default=0.0)
-
-
-@contextmanager
-def _job_folder(parent: str | Path | None) -> Iterator[Path]:
-    """Make a folder with a unique name for the rows of one job, and remove it at the end."""
-    with os_errors(f"rows cannot be written to {parent}"):
-        if parent is not None:
-            Path(parent).mkdir(parents=True, exist_ok=True)
-        made = tempfile.TemporaryDirectory(prefix="exempla-rows-", dir=parent)
-    with made as folder:
-        yield Path(folder).absolute()
 
 
 def _ray_module() -> Any:
@@ -434,12 +380,10 @@ def _check_reachable(address: str) -> None:
         return
     where = (host.strip("[]"), int(port))
     with socket.create_connection(where, timeout=_CONNECT_SECONDS) as connection:
-        if os.environ.get("RAY_USE_TLS", "0") != "0":
-            return
-        connection.sendall(_HTTP2_PREFACE)
-        frame = connection.recv(9)
-        if frame[3:4] != _SETTINGS:
-            raise OSError("what listens there is not Ray")
+        if os.environ.get("RAY_USE_TLS", "0") == "0":
+            connection.sendall(_HTTP2_PREFACE)
+            if connection.recv(9)[3:4] != _SETTINGS:
+                raise OSError("what listens there is not Ray")
 
 
 def fit_on_ray(
@@ -503,11 +447,9 @@ def _run_parts(
     try:
         with counter("embedding", parts) as bar:
             for some in (range(1, 2), range(2, parts + 1)):
-                left = [task.remote(i, parts, *given) for i in some]
-                while left:
-                    done, left = ray.wait(left)
+                for done in [task.remote(i, parts, *given) for i in some]:
                     ray.get(done)
-                    bar.update(len(done))
+                    bar.update()
     except RayTaskError as problem:
         raise _raised_by_task(problem) from None
     except WorkerCrashedError as problem:
@@ -519,15 +461,15 @@ def _run_parts(
 
 def _max_tasks(on: OnRay, ray: Any) -> int:
     """Return how many tasks the cluster can run at once; raise if no machine can run one."""
-    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     wanted = {name: each for name, each in (("CPU", on.cpus), ("GPU", on.gpus)) if each}
-    room = [
-        min((int(n.get(name, 0.0) / wanted[name]) for name in wanted), default=1) for n in nodes
-    ]
-    if not sum(room):
-        needs = " and ".join(f"{each:g} {name}s" for name, each in wanted.items())
+    room = sum(
+        min((int(node["Resources"].get(name, 0.0) / wanted[name]) for name in wanted), default=1)
+        for node in ray.nodes()
+        if node["Alive"]
+    )
+    if not room:
         raise ExemplaError(
-            f"a task needs {needs}, and no machine of the Ray cluster has that: give "
-            "OnRay(cpus=…, gpus=…) less."
+            f"a task needs {on.cpus:g} CPUs and {on.gpus:g} GPUs, and no machine of the Ray "
+            "cluster has that: give OnRay(cpus=…, gpus=…) less."
         )
-    return sum(room)
+    return room

@@ -14,22 +14,13 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any
 
 from exempla.errors import ExemplaError
 from exempla.explainer import Explainer
 from exempla.selection.select import as_rows, refuse_unusable
 from exempla.selection.sharded import Backend, cuts_of
-from exempla.selection.shards import (
-    Call,
-    Part,
-    Parts,
-    ShardedRows,
-    Transport,
-    packed,
-    unpacked,
-)  # fmt: skip
+from exempla.selection.shards import Call, Part, ShardedRows, Transport, packed, unpacked
 from exempla.store import StoredRows
 
 
@@ -52,32 +43,31 @@ class OnTorch(Backend):
     @contextmanager
     def opened(self, features: Any, shards: int) -> Iterator[ShardedRows]:
         """Return the rows of all ranks; `shards` is ignored, because each rank is one."""
-        group = _process_group(self.group)
-        parts = together(lambda: Parts([Part(as_rows(features))]), group)
-        rows = ShardedRows(_TorchTransport(parts, group))
+        part = together(lambda: Part(as_rows(features)), self.group)
+        rows = ShardedRows(_TorchTransport(part, self.group))
         refuse_unusable(rows)
         yield rows
 
 
 class _TorchTransport(Transport):
-    """Each place is a rank; only answers are sent, by each to all."""
+    """Each rank holds a part; only answers are sent, by each to all."""
 
-    def __init__(self, parts: Parts, group: Any) -> None:
-        self.parts, self.group = parts, group
-        counts = _gathered(len(parts.parts), group)
-        super().__init__([0, *accumulate(counts)])
-        self.rank, _ = _rank_and_size(group)
+    def __init__(self, part: Part, group: Any) -> None:
+        self.part, self.group = part, group
+        self.rank, size = _rank_and_size(group)
+        super().__init__(size)
 
     def ask(self, call: Call, *, of: Sequence[int] | None = None) -> list[Any]:
         calls = self._flush(call, of)
-        first, last = self.places[self.rank : self.rank + 2]
+        wanted = range(self.size) if of is None else of
 
-        def mine() -> list[Any]:
-            if of is not None and self.rank not in of:
-                return []
-            return self.parts.answer([one.slice(first, last) for one in calls])
+        def mine() -> Any:
+            mine = [one.of(self.rank) for one in calls]
+            return self.part.answer(mine) if self.rank in wanted else None
 
-        answer = packed((_checksum(calls), _tried(mine)))
+        # Arguments of single parts are left out: they differ between the ranks.
+        checksum = zlib.crc32(packed([(call.name, call.args) for call in calls]))
+        answer = packed((checksum, _tried(mine)))
         every = _gathered(answer, self.group)
         self.traffic.exchanges += 1
         self.traffic.sent += len(answer) * (len(every) - 1)
@@ -88,10 +78,8 @@ class _TorchTransport(Transport):
                 "the processes diverged: call with the same target, k and selector on every rank, "
                 "on machines of the same kind."
             )
-        return [one for rank in _without_errors(answers) for one in rank]
-
-    def _deliver(self, messages: dict[int, bytes], stateless: bool) -> dict[int, bytes]:
-        raise NotImplementedError("ranks exchange answers, not messages")
+        _raise_failure(answers)
+        return [answers[rank] for rank in wanted]
 
 
 def together(work: Callable[[], Any], group: Any) -> Any:
@@ -100,24 +88,19 @@ def together(work: Callable[[], Any], group: Any) -> Any:
     If it fails on one rank, all raise the same error, so that none waits for a stopped rank.
     """
     mine = _tried(work)
-    failed = mine if isinstance(mine, _Failure) else None
-    _without_errors(_gathered(failed, group))
+    _raise_failure(_gathered(mine if isinstance(mine, _Failure) else None, group))
     return mine
 
 
 def _in_turn(work: Callable[[], Any], group: Any) -> Any:
     """Run the work on one rank after the other, because opening a store locks it."""
     rank, size = _rank_and_size(group)
-    found = None
-    for turn in range(size):
-        mine = together(lambda turn=turn: work() if rank == turn else None, group)
-        found = mine if rank == turn else found
-    return found
+    turns = [together(work if rank == turn else lambda: None, group) for turn in range(size)]
+    return turns[rank]
 
 
-@dataclass(frozen=True)
-class _Failure:
-    message: str
+class _Failure(str):
+    """The message of an error on one rank."""
 
 
 def _tried(work: Callable[[], Any]) -> Any:
@@ -125,15 +108,13 @@ def _tried(work: Callable[[], Any]) -> Any:
         return work()
     except Exception as problem:  # of any kind: the other ranks are waiting
         known = isinstance(problem, ExemplaError)
-        return _Failure(str(problem) if known else f"{type(problem).__name__}: {problem}")
+        return _Failure(problem if known else f"{type(problem).__name__}: {problem}")
 
 
-def _without_errors(answers: Sequence[Any]) -> Sequence[Any]:
-    failed = [(rank, a.message) for rank, a in enumerate(answers) if isinstance(a, _Failure)]
-    if failed:
-        rank, message = failed[0]
-        raise ExemplaError(f"rank {rank}: {message}")
-    return answers
+def _raise_failure(answers: Sequence[Any]) -> None:
+    for rank, answer in enumerate(answers):
+        if isinstance(answer, _Failure):
+            raise ExemplaError(f"rank {rank}: {answer}")
 
 
 def _gathered(thing: Any, group: Any) -> list[Any]:
@@ -143,8 +124,7 @@ def _gathered(thing: Any, group: Any) -> list[Any]:
     try:
         distributed.all_gather_object(every, thing, group=group)
     except RuntimeError as problem:  # DistBackendError and DistNetworkError are RuntimeErrors
-        first = str(problem).partition("\n")[0].partition(". ")[0]
-        why = first[first.startswith("[") and first.find("] ") + 2 :]  # without the C++ source file
+        why = str(problem).partition("\n")[0].rpartition("] ")[2]  # without the C++ source file
         raise ExemplaError(
             f"lost the connection to another rank ({why}): a process has stopped or its machine "
             "cannot be reached. See the output of the other ranks, then start all of them again."
@@ -158,30 +138,20 @@ def _rank_and_size(group: Any) -> tuple[int, int]:
     return distributed.get_rank(group), distributed.get_world_size(group)
 
 
-def _process_group(group: Any) -> Any:
-    """Return the group, or raise if torch.distributed is not initialised."""
-    distributed = _distributed()
+def _distributed() -> Any:
+    """Return torch.distributed, or raise if it has no process group."""
+    try:
+        import torch.distributed as distributed
+    except ImportError:
+        raise ExemplaError(
+            "backend 'torch' needs the package torch: pip install 'exempla[torch]'."
+        ) from None
     if not distributed.is_available() or not distributed.is_initialized():
         raise ExemplaError(
             "backend 'torch' needs a process group: start the program with torchrun and call "
             "torch.distributed.init_process_group() first."
         )
-    return group
-
-
-def _distributed() -> Any:
-    try:
-        import torch.distributed
-    except ImportError:
-        raise ExemplaError(
-            "backend 'torch' needs the package torch: pip install 'exempla[torch]'."
-        ) from None
-    return torch.distributed
-
-
-def _checksum(calls: Sequence[Call]) -> int:
-    """Return a number that differs if calls differ; arguments of single parts are left out."""
-    return zlib.crc32(packed([(call.name, call.args) for call in calls]))
+    return distributed
 
 
 def fit_ranks(explainer: Explainer, train: Any, ids: Any = None, *, group: Any = None) -> Explainer:
@@ -201,7 +171,6 @@ def fit_ranks(explainer: Explainer, train: Any, ids: Any = None, *, group: Any =
     Explainer
         The same object, fitted to all rows, on every rank.
     """
-    group = _process_group(group)
     rank, size = _rank_and_size(group)
     if explainer.store is None:
         raise ExemplaError("ranks share their rows in a store: give the Explainer store=FOLDER.")
@@ -218,7 +187,6 @@ def rank_rows(explainer: Explainer, *, group: Any = None) -> Any:
     Shares are consecutive in the order of the ranks, so that indices of picks are those of the
     training set.
     """
-    group = _process_group(group)
     rank, size = _rank_and_size(group)
     rows = _in_turn(lambda: explainer.features.rows, group)
     # Every rank needs at least one row.

@@ -16,10 +16,9 @@ A sketch is an orthonormal basis V; the row of a score s is Vᵀs. There are thr
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from scipy.linalg import block_diag
@@ -53,15 +52,7 @@ class FisherSum:
     """Number of rows with a probability above the cut."""
 
 
-class HeldRows(NamedTuple):
-    """Fisher rows of some examples, held from the pass that found a basis until the next one."""
-
-    positions: np.ndarray
-    """Positions of these examples in the sample from which the Fisher is estimated."""
-    batches: list[ScoreRows]
-
-
-class Sketch(ABC):
+class Sketch:
     """A basis of a part of parameter space, and the projection of score rows onto it."""
 
     width: int
@@ -79,8 +70,6 @@ class Sketch(ABC):
     scores can have a residual; None for other bases."""
     fisher_sum: FisherSum | None = None
     """The Fisher rows of the training set in this basis, if building the basis computed them."""
-    held: HeldRows | None = None
-    """Fisher rows that need not be computed again."""
     score_rows: np.ndarray | None = None
     """The training scores in this basis, if building the basis computed them."""
     in_double: bool = False
@@ -90,9 +79,13 @@ class Sketch(ABC):
     built_bytes: int = 0
     """Peak memory while it was built."""
 
-    @abstractmethod
     def project(self, rows: ScoreRows) -> Array:
         """Return Vᵀs of each row, (n, p)."""
+        raise NotImplementedError
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return the basis as NumPy arrays, to be stored."""
+        return {}
 
 
 class IdentitySketch(Sketch):
@@ -117,16 +110,8 @@ smaller pivot consists of rounding errors."""
 class SpanSketch(Sketch):
     """An exact basis of the span of the Fisher rows and the training scores.
 
-    Parameters
-    ----------
-    layers : tuple of Layer
-    fisher : ScoreRows
-        Fisher rows of all training examples.
-    scores : ScoreRows or None
-        Scores of the training examples at positions `scored`. The scores of the others are Fisher
-        rows times their `to_score`.
-    scored : array of int
-    n_train : int
+    `fisher` are the Fisher rows of all training examples, `scores` the scores of those at positions
+    `scored`. The scores of the others are Fisher rows times their `to_score`.
     """
 
     exact = True
@@ -167,7 +152,12 @@ class SpanSketch(Sketch):
         self.score_rows = np.zeros((n_train, rank))
         place = np.full(len(rows), -1)
         place[order] = np.arange(len(order))
-        for at, examples, times in _score_places(fisher, scored):
+        # the scores at positions `scored` follow the Fisher rows
+        found = [(n_fisher + np.arange(len(scored)), scored, np.ones(len(scored)))]
+        if fisher.to_score is not None:
+            at = np.flatnonzero(fisher.to_score)
+            found.append((at, fisher.sample[at], fisher.to_score[at]))
+        for at, examples, times in found:
             known = place[at] >= 0
             self.score_rows[examples[known]] = times[known, None] * factor[place[at[known]]]
             if not known.all():
@@ -192,64 +182,43 @@ class SpanSketch(Sketch):
         half = solve_lower(self.lower, self.landmarks.gram(scaled), overwrite=True)
         return solve_lower(self.lower, half.T, overwrite=True)
 
+    def arrays(self) -> dict[str, np.ndarray]:
+        return {"lower": self.lower}
+
     def project(self, rows: ScoreRows) -> np.ndarray:
         """Return Vᵀs in NumPy and float64 wherever the model is: the dual form is small."""
         products = _dot_products(rows, self.landmarks, f"{len(rows)} scores in the basis")
         return solve_lower(self.lower, products, overwrite=True)
 
 
-def _score_places(fisher: ScoreRows, scored: np.ndarray) -> Iterator[tuple[np.ndarray, ...]]:
-    """Yield where the scores of examples are found among all rows, and what they are multiplied by.
-
-    The scores at positions `scored` follow the Fisher rows.
-    """
-    if fisher.to_score is not None:
-        at = np.flatnonzero(fisher.to_score)
-        yield at, fisher.sample[at], fisher.to_score[at]
-    yield len(fisher) + np.arange(len(scored)), scored, np.ones(len(scored))
-
-
 def _dot_products(one: ScoreRows, other: ScoreRows, what: str) -> np.ndarray:
     """Return the Gram matrix; show a progress bar if it takes long."""
-    done = 0.0
-
-    def tell(share: float) -> None:
-        nonlocal done
-        before, done = int(done), done + 100 * share
-        bar.update(int(done) - before)
-
-    with counter(what, 100) as bar:
-        return one.gram(other, tell)
+    with counter(what, 1) as bar:
+        return one.gram(other, bar.update)
 
 
 def _unpenalised_directions(layers: tuple[Layer, ...], like: ScoreRows) -> ScoreRows | None:
     """Return a unit score for every unpenalised parameter; None if there are none, or only such."""
     if not any((x.penalty > 0).any() for x in layers):
         return None
-    free = [np.flatnonzero(x.penalty == 0) for x in layers]
-    count = sum(len(f) * x.d_out for f, x in zip(free, layers, strict=True))
+    free = [np.argwhere(np.repeat((x.penalty == 0)[:, None], x.d_out, axis=1)) for x in layers]
+    count = sum(map(len, free))
     if count == 0:
         return None
     factors, start = [], 0
-    for columns, layer, kind in zip(free, layers, like.factors, strict=True):
+    for places, layer, kind in zip(free, layers, like.factors, strict=True):
         a, g = np.zeros((count, layer.d_in)), np.zeros((count, layer.d_out))
-        for column in columns:
-            for output in range(layer.d_out):
-                a[start, column] = g[start, output] = 1.0
-                start += 1
-        factors.append(matching(a, g, kind))
+        rows = start + np.arange(len(places))
+        a[rows, places[:, 0]] = g[rows, places[:, 1]] = 1.0
+        start += len(places)
+        if is_sparse(kind.a):
+            from scipy.sparse import csr_matrix
+
+            factors.append(Factors(csr_matrix(a), g))
+        else:
+            one = (slice(None), None) if kind.g.ndim == 3 else ()  # a position of its own
+            factors.append(Factors(as_like(a[one], kind.a), as_like(g[one], kind.g)))
     return ScoreRows(np.full(count, -1), tuple(factors))
-
-
-def matching(a: np.ndarray, g: np.ndarray, kind: Factors) -> Factors:
-    """Return factors in the same kind of arrays as `kind`."""
-    if is_sparse(kind.a):
-        from scipy.sparse import csr_matrix
-
-        return Factors(csr_matrix(a), g)
-    if kind.g.ndim == 3:
-        a, g = a[:, None, :], g[:, None, :]
-    return Factors(as_like(a, kind.a), as_like(g, kind.g))
 
 
 @dataclass(frozen=True)
@@ -328,7 +297,6 @@ class KroneckerSketch(Sketch):
         return cls(layers, tuple(bases))
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Return the basis as NumPy arrays, to be stored."""
         out = {}
         for i, basis in enumerate(self.bases):
             if basis is not None:

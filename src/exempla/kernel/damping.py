@@ -10,8 +10,8 @@ A rule turns what was measured of the Fisher matrix (`FisherEvidence`) into a va
   in its parameters has no such limit and uses "implicit", which is close to zero at an optimum.
 * selection on unit rows compares directions of scores. A few examples with very long scores must
   not dominate the metric; "per-effective-row" wins (`benchmarks.damping`).
-* an attack on inputs ("attack") uses "per-row" up to 4096 parameters and "per-effective-row" above,
-  where the Fisher matrix of a sample has many empty directions.
+* an attack on inputs uses "per-row" up to 4096 parameters and "per-effective-row" above, where the
+  Fisher matrix of a sample has many empty directions.
 * a summary ("summary") uses none: the posterior around the fitted model takes its place.
 * label repair with SBQ ("labels") takes multiples of "per-row" and picks the one that separates
   right from wrong labels best (`exempla.tasks.labels.fisher`)."""

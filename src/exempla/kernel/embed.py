@@ -19,7 +19,7 @@ little (`FREE_FLOPS`) or few passes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -100,10 +100,9 @@ def refuse_unusable(rows: Array, whose: str, first: int = 0) -> None:
 
 
 def unit_rows(rows: Array, residual: np.ndarray | None = None, *, overwrite: bool = False) -> Array:
-    """Divide each row by its norm; a zero row stays zero.
+    """Divide each row by its norm, in place with `overwrite`; a zero row stays zero.
 
-    `residual` is the squared norm of each row in directions that the rows do not show. The rows are
-    modified in place with `overwrite`.
+    `residual` is the squared norm of each row in directions that the rows do not show.
     """
     scale = as_like(unit_scale(rows, residual), rows)[:, None]
     if overwrite:
@@ -135,18 +134,7 @@ _MAX_EIGENVALUE_ROWS, _MIN_EIGENVALUE_ROWS, EIGENVALUE_BYTES = 64, 8, 2**31
 can take more than a GiB."""
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """Basis, metric and evidence: what rows are made and read with."""
-
-    basis: Sketch
-    metric: Metric
-    evidence: FisherEvidence
-    seconds: dict[str, float] = field(default_factory=dict)
-    """Wall time of each stage."""
-
-
-def prepare(
+def find_basis(
     oracle: Oracle,
     train: Examples,
     *,
@@ -154,34 +142,23 @@ def prepare(
     sketch: str | int,
     seed: int,
     budget: str | float = "exact",
-    collect: Callable[[Sketch, np.ndarray], TrainingRows] | None = None,
-) -> Prepared:
-    """Find the basis of one model and estimate the Fisher matrix in it.
-
-    `collect` is called in between, when the memory that the job needs is known, with the basis and
-    the positions of the examples that the Fisher is estimated from. What it returns collects
-    training rows on the way.
-    """
-    start, count = perf_counter(), len(train)
-    fisher = "identity" if oracle.whitened else fisher
-    positions = np.arange(count)
+) -> tuple[Sketch, np.ndarray]:
+    """Return the basis, and the positions of the examples to estimate the Fisher matrix from."""
+    count = len(train)
+    positions, sample = np.arange(count), train
     wanted = SAMPLE_PER_DIRECTION * (sketch if isinstance(sketch, int) else auto_width(count))
     if count > wanted:
         positions = np.sort(np.random.default_rng(seed).choice(count, wanted, replace=False))
-    sample = train if count <= wanted else train.take(positions)
+        sample = train.take(positions)
     limit = None if isinstance(budget, str) else budget
-    basis = choose_sketch(oracle, train, sketch, sample, dual=fisher != "diagonal", budget=limit)
+    diagonal = fisher == "diagonal" and not oracle.whitened
+    basis = choose_sketch(oracle, train, sketch, sample, dual=not diagonal, budget=limit)
+    if basis.exact:
+        return basis, np.arange(count)
     wanted = SAMPLE_PER_DIRECTION * basis.width
     if basis.given_up and len(positions) > wanted:
         positions = positions[np.linspace(0, len(positions) - 1, wanted).astype(np.int64)]
-        sample, basis.held = train.take(positions), None
-    if basis.exact:
-        positions, sample = np.arange(count), train
-    rows = None if collect is None else collect(basis, positions)
-    found = perf_counter()
-    metric, evidence = estimate_fisher(oracle, sample, basis, fisher, rows)
-    seconds = {"basis": found - start, "fisher": perf_counter() - found}
-    return Prepared(basis, metric, evidence, seconds)
+    return basis, positions
 
 
 def check_fisher(wanted: str) -> str:
@@ -200,7 +177,7 @@ class Embedding:
     evidence: FisherEvidence
     rows: Array
     """(t, p) in memory, or `StoredRows`; not whitened."""
-    seconds: dict[str, float]
+    seconds: dict[str, float] = field(default_factory=dict)
     """Wall time of each stage: basis, fisher, scores."""
 
     # ---- the residual: the part of a score that the sketch does not represent
@@ -256,10 +233,15 @@ class Embedding:
 
     # ---- rows
 
+    def _gpu(self) -> Any:
+        """Return the model's GPU, if it has one."""
+        device = getattr(self.oracle, "device", None)
+        return device if getattr(device, "type", "cpu") == "cuda" else None
+
     def rows_near_model(self) -> Any:
         """Return the training rows on the model's GPU if it has room for them and a copy."""
-        device = getattr(self.oracle, "device", None)
-        if not is_tensor(self.rows) or getattr(device, "type", "cpu") != "cuda":
+        device = self._gpu()
+        if device is None or not is_tensor(self.rows):
             return self.rows
         import torch
 
@@ -268,8 +250,8 @@ class Embedding:
 
     def near_model(self, rows: Array) -> Array:
         """Return some of the rows on the model's GPU, if it has one."""
-        device = getattr(self.oracle, "device", None)
-        if getattr(device, "type", "cpu") != "cuda":
+        device = self._gpu()
+        if device is None:
             return rows
         import torch
 
@@ -373,39 +355,35 @@ def embed_training_set(
 ) -> Embedding:
     """Choose the basis, estimate the Fisher matrix in it, and embed every training example.
 
-    `data` may be `Examples` that the oracle has read. `models` is the number of models embedded in
-    all, which the memory `forecast` depends on.
+    `data` may be `Examples` that the oracle has read. `forecast` is for `models` models in all.
     """
     train = data if isinstance(data, Examples) else oracle.read(data, role="train")
-    found: Any = None
-
-    def collect(basis: Sketch, positions: np.ndarray) -> TrainingRows:
-        nonlocal found
-        itemsize = 8 if basis.in_double else oracle.itemsize
-        kept = basis.kept_bytes + train.made_bytes + oracle.pass_bytes
-        announce(
-            forecast(len(train), basis.width, itemsize, kept, basis.built_bytes, models),
-            f"{len(train)} examples, {oracle.n_parameters} parameters; {basis.note}",
-        )
-        found = TrainingRows(len(train), positions)
-        return found
-
+    times = [perf_counter()]
     chosen: Any = {"fisher": fisher, "sketch": sketch, "seed": seed, "budget": budget}
-    prepared = prepare(oracle, train, **chosen, collect=collect)
-    start, basis = perf_counter(), prepared.basis
+    basis, positions = find_basis(oracle, train, **chosen)
+    itemsize = 8 if basis.in_double else oracle.itemsize
+    kept = basis.kept_bytes + train.made_bytes + oracle.pass_bytes
+    announce(
+        forecast(len(train), basis.width, itemsize, kept, basis.built_bytes, models),
+        f"{len(train)} examples, {oracle.n_parameters} parameters; {basis.note}",
+    )
+    times.append(perf_counter())
+    found = TrainingRows(len(train), positions)
+    metric, evidence = estimate_fisher(oracle, train, positions, basis, fisher, found)
+    times.append(perf_counter())
     rows, basis.score_rows = basis.score_rows, None
     if rows is None:
         missing = found.missing
         if len(missing):
             rest = train if len(missing) == len(train) else train.take(missing)
-            batches = track_rows(oracle.scores(rest), "scoring the training set", len(rest))
-            for batch in batches:
+            for batch in track_rows(oracle.scores(rest), "scoring the training set", len(rest)):
                 found.put(missing[batch.sample], basis.project(batch))
         rows = found.rows
     refuse_unusable(rows, "the training examples")
-    evidence = with_rows(prepared.evidence, oracle, basis, rows)
-    seconds = {**prepared.seconds, "scores": perf_counter() - start}
-    return Embedding(oracle, train, basis, prepared.metric, evidence, rows, seconds)
+    evidence = with_rows(evidence, oracle, basis, rows)
+    seconds = np.diff([*times, perf_counter()]).tolist()
+    stages: Any = dict(zip(("basis", "fisher", "scores"), seconds, strict=True))
+    return Embedding(oracle, train, basis, metric, evidence, rows, stages)
 
 
 def embed_models(
@@ -425,22 +403,9 @@ def embed_models(
 ) -> list[Embedding]:
     """Embed the training set with every model, in memory or in a store.
 
-    Parameters
-    ----------
-    models, oracles, trains : list
-        Each model, its oracle, and the training set as the oracle read it.
-    data : Any
-        The training data as given, for the identity of a store.
-    fisher, sketch, seed, budget
-        As for `Explainer`.
-    store : Path, optional
-        A folder for the rows.
-    part : (int, int), optional
-        (i, n) adds the i-th of n parts to the store; nothing is returned.
-    forecast : callable
-        Peak memory of the job, see `exempla.memory`.
-    **options
-        What else the scores depend on, for the identity of a store.
+    `models`, `oracles` and `trains` have each model, its oracle, and the training set as the oracle
+    read it. The identity of a store depends on the training `data` as given and on the `options` of
+    the scores. `part` (i, n) adds the i-th of n parts to the store; nothing is returned.
     """
     chosen: Any = {"fisher": fisher, "sketch": sketch, "seed": seed, "budget": budget}
     if store is not None:
@@ -467,21 +432,12 @@ def embed_models(
 
 
 def concatenate_models(parts: list[Array]) -> Array:
-    """Put the rows of m models side by side, divided by √m: their kernels are then averaged.
-
-    >>> rows = concatenate_models([np.array([[3.0]]), np.array([[4.0]])])
-    >>> round((rows @ rows.T).item(), 9)  # the mean of 9 and 16
-    12.5
-    """
+    """Put the rows of m models side by side, divided by √m: their kernels are then averaged."""
     if len(parts) == 1:
         return parts[0]
     joined = concatenate(parts, axis=1)
     joined /= np.sqrt(len(parts))
     return joined
-
-
-_MAX_PARTS = 2**20
-"""Parts that a fit may be divided into."""
 
 
 def check_part(part: Any, store: Path | None) -> tuple[int, int] | None:
@@ -491,9 +447,8 @@ def check_part(part: Any, store: Path | None) -> tuple[int, int] | None:
     if store is None:
         raise ExemplaError("part= divides the rows of a store: give store=FOLDER too.")
     sound = isinstance(part, tuple) and len(part) == 2 and all(map(whole_number, part))
-    if not sound or not 1 <= part[0] <= part[1] <= _MAX_PARTS:
+    if not sound or not 1 <= part[0] <= part[1] <= 2**20:
         raise ExemplaError(
-            f"part is {part!r:.60}: give (i, n), the i-th of n parts, with 1 <= i <= n <= "
-            f"{_MAX_PARTS:,}."
+            f"part is {part!r:.60}: give (i, n), the i-th of n parts, with 1 <= i <= n <= 2**20."
         )
     return int(part[0]), int(part[1])

@@ -12,11 +12,10 @@ the basis that is found there is used for all.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from threading import RLock
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.linalg.lapack import dpotrf, dtrtri
@@ -26,7 +25,6 @@ from exempla.arrays import (
     as_like,
     concatenate,
     is_tensor,
-    matmul_as,
     on_device_of,
     solve_lower,
     to_numpy,
@@ -40,50 +38,43 @@ from exempla.oracles.factors import MANY
 from exempla.progress import track_rows
 
 
-class Metric(ABC):
-    """M = Fisher + λR + damping·I in sketch space."""
-
-    name: str
-
-    @abstractmethod
-    def whiten(self, rows: Array, damping: float) -> Array:
-        """Return rows · W with W Wᵀ = M⁻¹: dot products of the result are the kernel."""
-
-    @abstractmethod
-    def solve(self, rows: Array, damping: float) -> Array:
-        """Return rows · M⁻¹: dot products of the result with plain rows are the kernel."""
-
-    def residual_inverse(self, eigenvalue: float, damping: float) -> float:
-        """Return 1 / metric in the directions outside the basis, all of this eigenvalue."""
-        total = eigenvalue + damping
-        return 1.0 / total if total > 0 else 0.0
-
-
-class IdentityMetric(Metric):
-    """M = I, for every damping."""
+class Metric:
+    """The identity metric, M = I for every damping, and the base of the others."""
 
     name = "identity"
 
     def whiten(self, rows: Array, damping: float) -> Array:
+        """Return rows · W with W Wᵀ = M⁻¹: dot products of the result are the kernel."""
         return rows
 
     def solve(self, rows: Array, damping: float) -> Array:
+        """Return rows · M⁻¹: dot products of the result with plain rows are the kernel."""
         return rows
 
     def residual_inverse(self, eigenvalue: float, damping: float) -> float:
+        """Return 1 / metric in the directions outside the basis, all of this eigenvalue."""
         return 1.0
 
 
-class DiagonalMetric(Metric):
+class _DampedMetric(Metric):
+    """M = Fisher + λR + damping·I in sketch space."""
+
+    def __init__(self, matrix: np.ndarray) -> None:
+        self.matrix = matrix
+        """F + λR, (p, p), or its diagonal (p,)."""
+
+    def residual_inverse(self, eigenvalue: float, damping: float) -> float:
+        total = eigenvalue + damping
+        return 1.0 / total if total > 0 else 0.0
+
+
+class DiagonalMetric(_DampedMetric):
     """M = diag(Fisher) + diag(λR) + damping."""
 
     name = "diagonal"
 
-    def __init__(self, diagonal: np.ndarray) -> None:
-        self.diagonal = diagonal
-
     def whiten(self, rows: Array, damping: float) -> Array:
-        total = self.diagonal + damping
+        total = self.matrix + damping
         if not (total > 0).all():
             raise ExemplaError(
                 "the Fisher's diagonal has zeros: leave damping='auto' or give a positive number."
@@ -101,97 +92,71 @@ _SINGULAR = (
 )
 
 
-class FullMetric(Metric):
-    """M = F + λR + damping·I, applied through one Cholesky factor L Lᵀ = M per damping.
+class _Factor(NamedTuple):
+    """L with L Lᵀ = M at one damping."""
 
-    One p × p array holds both: F + λR above the diagonal, L of the last damping on and below it.
-    The given matrix is overwritten. Threads may use different dampings: a lock is held from the
-    factorisation until the factor has been used.
+    damping: float
+    lower: np.ndarray
+    inverse: Callable[[], np.ndarray]
+    """L⁻ᵀ, computed on the first call."""
+    jitter: float
+    """What had to be added to the damping to make M invertible."""
+
+
+class FullMetric(_DampedMetric):
+    """M = F + λR + damping·I, applied through one Cholesky factor per damping.
+
+    The factor of the last damping is kept. Threads may use different dampings, because a factor is
+    replaced and never changed.
     """
 
     name = "full"
-
-    def __init__(self, matrix: np.ndarray) -> None:
-        # symmetric: the transpose is the same matrix in LAPACK's order, without a copy
-        self._array: Any = np.asfortranarray(np.asarray(matrix, dtype=np.float64).T)
-        self._diagonal = np.diag(self._array).copy()
-        self._damping: float | None = None
-        self._added = 0.0
-        """Jitter that made M invertible; 0 if none was needed."""
-        self._inverse: Any = None
-        self._in_use = RLock()
+    _last: _Factor | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        # The part above the diagonal never changes; the factor, which another thread may be
-        # replacing, is computed from it again.
-        return {**vars(self), "_in_use": None, "_damping": None, "_inverse": None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        self._in_use = RLock()
-
-    @property
-    def matrix(self) -> np.ndarray:
-        """F + λR."""
-        with self._in_use:
-            above = np.triu(self._array, 1)
-            return above + above.T + np.diag(self._diagonal)
+        return {"matrix": self.matrix}
 
     def whiten(self, rows: Array, damping: float) -> Array:
-        with self._in_use:
-            self._factor(damping)
-            white, added = self._whitened(rows), self._added
-        if added:
+        factor = self._factor(damping)
+        if isinstance(rows, np.ndarray):
+            white = solve_lower(factor.lower, rows)
+        else:
+            white = rows @ as_like(factor.inverse(), rows)
+        if factor.jitter:
             # A direction without curvature (the common shift of a softmax) is harmless unless a
-            # score has a component in it, which would be multiplied by 1/added.
-            blown_up = to_numpy((white * white).sum(1)) * added > 1e-6 * to_numpy(
-                (rows * rows).sum(1)
-            )
-            if blown_up.any():
+            # score has a component in it, which would be multiplied by 1/jitter.
+            lengths, own = (to_numpy((x * x).sum(1)) for x in (white, rows))
+            if (lengths * factor.jitter > 1e-6 * own).any():
                 raise ExemplaError(_SINGULAR)
         return white
 
     def solve(self, rows: Array, damping: float) -> Array:
-        with self._in_use:
-            white = self.whiten(rows, damping)
-            if isinstance(white, np.ndarray):
-                return solve_lower(self._array, white, transposed=True)
-            return matmul_as(white, self._inverse_factor().T)
+        white, factor = self.whiten(rows, damping), self._factor(damping)
+        if isinstance(white, np.ndarray):
+            return solve_lower(factor.lower, white, transposed=True)
+        return white @ as_like(factor.inverse().T, white)
 
-    def _factor(self, damping: float) -> None:
-        """Compute L for this damping, unless the array holds it already."""
-        if damping == self._damping:
-            return
-        self._damping = self._inverse = None
-        self._added = 0.0
-        if not self._cholesky(damping):
-            self._added = _JITTER * float(self._diagonal.sum()) / len(self._diagonal)
-            if not self._cholesky(damping + self._added):
+    def _factor(self, damping: float) -> _Factor:
+        last = self._last  # read once: another thread may replace it
+        if last is None or last.damping != damping:
+            self._last = None  # frees the memory of the other factor
+            jitter, lower = 0.0, self._cholesky(damping)
+            if lower is None:
+                jitter = _JITTER * float(np.trace(self.matrix)) / len(self.matrix)
+                lower = self._cholesky(damping + jitter)
+            if lower is None:
                 raise ExemplaError(_SINGULAR)
-        self._damping = damping
+            inverse = cache(lambda: dtrtri(np.tril(lower), lower=1)[0].T)
+            self._last = last = _Factor(damping, lower, inverse, jitter)
+        return last
 
-    def _cholesky(self, damping: float) -> bool:
-        """Factor F + λR + damping·I; return False if it is not positive definite."""
-        array: Any = self._array
-        for j in range(len(array)):
-            array[j + 1 :, j] = array[j, j + 1 :]
-        array[np.diag_indices_from(array)] = self._diagonal + damping
-        self._array, failed = dpotrf(array, lower=1, clean=0, overwrite_a=1)
-        return failed == 0
-
-    def _whitened(self, rows: Array) -> Array:
-        """Return rows · L⁻ᵀ, by a triangular solve; for torch rows by the inverse of L."""
-        if isinstance(rows, np.ndarray):
-            return solve_lower(self._array, rows)
-        return matmul_as(rows, self._inverse_factor())
-
-    def _inverse_factor(self) -> Any:
-        """Return L⁻ᵀ."""
-        if self._inverse is None:
-            lower = np.asfortranarray(np.tril(self._array))
-            inverse: Any = dtrtri(lower, lower=1, overwrite_c=1)[0]
-            self._inverse = inverse.T
-        return self._inverse
+    def _cholesky(self, damping: float) -> np.ndarray | None:
+        """Return L in the lower triangle; None if the matrix is not positive definite."""
+        # symmetric: the transpose is the same matrix in LAPACK's order
+        total: Any = np.array(self.matrix, dtype=np.float64).T
+        total[np.diag_indices_from(total)] += damping
+        lower, failed = dpotrf(total, lower=1, clean=0, overwrite_a=1)
+        return None if failed else lower
 
 
 ENOUGH = 2048
@@ -200,24 +165,17 @@ rows it would take longer than the product."""
 
 
 class SumOfSquares:
-    """Accumulate Σ r rᵀ (p, p) in double precision, or its diagonal (p,).
-
-    >>> total = SumOfSquares()
-    >>> for row in np.eye(3):
-    ...     total.add(2 * row[None])
-    >>> np.diag(total.done()).tolist()
-    [4.0, 4.0, 4.0]
-    """
+    """Accumulate Σ r rᵀ (p, p) in double precision, or its diagonal (p,)."""
 
     def __init__(self, diagonal: bool = False) -> None:
         self.diagonal = diagonal
-        self._total: Any = None
+        self._total: Any = 0.0
         self._waiting: list[Array] = []
 
     def add(self, rows: Array) -> None:
         """Add rows (n, p); all must have one type and precision."""
         if self.diagonal:
-            self._increase((rows * rows).sum(0))
+            self._total = self._total + in_double((rows * rows).sum(0))
             return
         self._waiting.append(rows)
         if sum(map(len, self._waiting)) >= ENOUGH:
@@ -234,18 +192,14 @@ class SumOfSquares:
         self._waiting = []
         if is_tensor(rows) and rows.device.type == "cpu":
             rows = to_numpy(rows)  # whose product with itself takes half the work
-        self._increase(rows.T @ rows)
-
-    def _increase(self, more: Any) -> None:
-        if self._total is None:
-            self._total = in_double(more)
-        else:
-            self._total += more
+        more = in_double(rows.T @ rows)
+        more += self._total
+        self._total = more
 
 
 def in_double(array: Array) -> Array:
-    """Return a float64 copy on the same device."""
-    return array.astype(np.float64) if isinstance(array, np.ndarray) else array.double()
+    """Return the array in float64 on the same device."""
+    return array.astype(np.float64, copy=False) if isinstance(array, np.ndarray) else array.double()
 
 
 MEASURED, MEASURED_LONG = 512, 64
@@ -272,8 +226,6 @@ def _room_for(rows: Array, count: int) -> Array:
 class TrainingRows:
     """The rows of a training set, collected in any order.
 
-    They are kept on their GPU if they take little of its memory, otherwise in main memory.
-
     The Fisher row of an example's given label is a multiple of its score (`ScoreRows.to_score`). A
     pass over the Fisher rows of examples at these `positions` therefore yields their rows as well.
     """
@@ -285,8 +237,10 @@ class TrainingRows:
         """All rows, (count, p)."""
 
     def add(self, batch: ScoreRows, projected: Array) -> None:
-        """Set the rows of examples whose score is a multiple of one of these Fisher rows."""
-        if batch.to_score is not None:
+        """Set the rows of examples whose score is one of these rows, or a multiple of one."""
+        if batch.is_score:
+            self.put(self.positions[batch.sample], projected)
+        elif batch.to_score is not None:
             some = np.flatnonzero(batch.to_score)
             scale = as_like(batch.to_score[some], projected)
             self.put(self.positions[batch.sample[some]], projected[some] * scale[:, None])
@@ -306,15 +260,18 @@ class TrainingRows:
 
 def estimate_fisher(
     oracle: Oracle,
-    examples: Examples,
+    train: Examples,
+    positions: np.ndarray,
     basis: Sketch,
     fisher: str,
     rows: TrainingRows | None = None,
 ) -> tuple[Metric, FisherEvidence]:
-    """Estimate the mean Fisher matrix in the basis; add the model's own penalty to it.
+    """Estimate the mean Fisher matrix in the basis from the examples at these positions.
 
-    `rows` collects the training rows that the pass gives.
+    The model's own penalty is added. `rows` collects the training rows that the pass gives.
     """
+    fisher = "identity" if oracle.whitened else fisher
+    examples = train if len(positions) == len(train) else train.take(positions)
     found = basis.fisher_sum if fisher in ("true", "identity") else None
     basis.fisher_sum = None
     if found is None:
@@ -334,26 +291,29 @@ def estimate_fisher(
         parameters=oracle.n_parameters,
     )
     if fisher == "identity":
-        return IdentityMetric(), evidence
-    return _metric_of(mean, basis.penalty), evidence
-
-
-def _metric_of(mean: np.ndarray, penalty: np.ndarray) -> Metric:
-    """Add the penalty to the Fisher matrix, which is overwritten."""
+        return Metric(), evidence
+    penalty = basis.penalty
     if mean.ndim == 1:
-        return DiagonalMetric(mean + (penalty if penalty.ndim == 1 else np.diag(penalty)))
+        own = penalty if penalty.ndim == 1 else np.diag(penalty)
+        return DiagonalMetric(mean + own), evidence
     if penalty.ndim == 1:
         mean[np.diag_indices_from(mean)] += penalty
     else:
         mean += penalty
-    return FullMetric(mean)
+    return FullMetric(mean), evidence
 
 
 def _sum_of_rows(
     oracle: Oracle, examples: Examples, basis: Sketch, fisher: str, found: TrainingRows | None
 ) -> FisherSum:
     """Sum r rᵀ over the model's Fisher rows, or over the scores for the empirical Fisher."""
-    batches = _batches(oracle, examples, basis, fisher)
+    if fisher == "empirical":
+        scored = oracle.scores(examples)
+    elif found is not None:
+        scored = oracle.fisher_and_scores(examples)
+    else:
+        scored = oracle.fisher_rows(examples)
+    batches = track_rows(scored, "estimating the Fisher", len(examples))
     total = SumOfSquares(diagonal=fisher == "diagonal")
     norms: _Norms | None = None
     for batch in (piece for whole in batches for piece in pieces(whole, 8 * basis.width)):
@@ -362,28 +322,14 @@ def _sum_of_rows(
             stride = -(-len(examples) // (MEASURED_LONG if long else MEASURED))
             norms = _Norms(0 if basis.exact else stride)
         rows = basis.project(batch)
-        norms.add(batch, rows)
-        total.add(rows)
         if found is not None:
             found.add(batch, rows)
+        if not batch.is_score:
+            norms.add(batch, rows)
+            total.add(rows)
     assert norms is not None  # there is an example, and it has a row
     energy, energy2 = norms.totals()
     return FisherSum(total.done(), energy, energy2, norms.rows)
-
-
-def _batches(oracle: Oracle, examples: Examples, basis: Sketch, fisher: str) -> Iterator[ScoreRows]:
-    """Yield Fisher rows (or scores): those that the basis holds, then those of other examples."""
-    held, basis.held = basis.held, None
-    what = "estimating the Fisher"
-    if held is None or fisher == "empirical":
-        rows = oracle.scores(examples) if fisher == "empirical" else oracle.fisher_rows(examples)
-        yield from track_rows(rows, what, len(examples))
-        return
-    yield from held.batches
-    rest = np.setdiff1d(np.arange(len(examples)), held.positions)
-    if len(rest):
-        for batch in track_rows(oracle.fisher_rows(examples.take(rest)), what, len(rest)):
-            yield replace(batch, sample=rest[batch.sample])
 
 
 def pieces(batch: ScoreRows, row_bytes: int) -> Iterator[ScoreRows]:
@@ -412,11 +358,10 @@ class _Norms:
     """Number of rows with a probability above the cut."""
     seen: int = 0
     inside: Any = 0.0
-    """(Σ ‖r‖², Σ ‖r‖⁴) in the basis, over all rows."""
+    """(Σ ‖r‖², Σ ‖r‖⁴) in the basis."""
     inside_measured: Any = 0.0
-    """The same over the measured rows."""
     whole_measured: Any = 0.0
-    """Over all parameters, for the measured rows."""
+    """The same of the measured rows, in the basis and over all parameters."""
 
     def add(self, batch: ScoreRows, projected: Array) -> None:
         self.rows += len(batch) if batch.counted is None else batch.counted
@@ -442,8 +387,4 @@ class _Norms:
 def _two_sums(energy: Array) -> Array:
     """Return (Σ e, Σ e²) in double precision."""
     e = in_double(energy)
-    if isinstance(e, np.ndarray):
-        return np.array([e.sum(), e @ e])
-    import torch
-
-    return torch.stack([e.sum(), e @ e])
+    return concatenate([e.sum().reshape(1), (e @ e).reshape(1)])

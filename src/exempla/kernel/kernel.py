@@ -14,6 +14,7 @@ exact, up to the residual eigenvalue.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from copy import copy
 from functools import cached_property
 from threading import RLock
 from typing import Any, Literal, NamedTuple
@@ -23,6 +24,7 @@ import numpy as np
 from exempla.arrays import (
     Array,
     as_like,
+    concatenate,
     on_device_of,
     products,
     real_numbers,
@@ -60,24 +62,16 @@ class EmbeddedExamples(NamedTuple):
     """In sketch space, not whitened."""
     labels: Labels = "true"
 
-    def last(self) -> EmbeddedExamples:
-        """Return the last example alone."""
-        place = np.array([len(self.examples) - 1])
-        return EmbeddedExamples(self.examples.take(place), self.rows[place], self.labels)
+    def take(self, positions: np.ndarray) -> EmbeddedExamples:
+        """Return some of the examples."""
+        return EmbeddedExamples(self.examples.take(positions), self.rows[positions], self.labels)
 
 
 class Query:
     """Test examples, read by each model and embedded once.
 
-    Parameters
-    ----------
-    embeddings : list of Embedding
-        One per model.
-    test : Any
-        The test data as given by the user, or `Examples` if one model has read them already.
-    labels : {"true", "predicted"}
-        Whose labels the query is about. Examples without labels are queried under the predicted
-        ones, and `notes` says so.
+    `test` is the test data as given, or `Examples` if one model has read them already. Examples
+    without labels are queried under the predicted ones, and `notes` says so.
     """
 
     def __init__(self, embeddings: list[Embedding], test: Any, labels: Labels = "true") -> None:
@@ -111,10 +105,8 @@ class Query:
 
     def take(self, positions: np.ndarray) -> Query:
         """Return a query about some of the examples."""
-        part = Query.__new__(Query)
-        part.embeddings, part.test, part.labels, part.notes = (
-            self.embeddings, self.test, self.labels, self.notes,
-        )  # fmt: skip
+        part = copy(self)
+        part.__dict__.pop("scored", None)
         part.examples = [x.take(positions) for x in self.examples]
         return part
 
@@ -127,11 +119,7 @@ def mean_embedding(rows: Array, weights: object = None) -> Array:
 
 
 def shares(weights: object, count: int) -> np.ndarray:
-    """Return the share of each queried example in the target, (count,), or in each of T targets.
-
-    >>> shares(None, 4), shares([1, 3], 2)
-    (array([0.25, 0.25, 0.25, 0.25]), array([0.25, 0.75]))
-    """
+    """Return the share of each queried example in the target, (count,), or in each of T targets."""
     if count == 0:
         raise ExemplaError("The query is empty: give at least one test example.")
     if weights is None:
@@ -150,14 +138,8 @@ def shares(weights: object, count: int) -> np.ndarray:
 class Kernel:
     """The Fisher kernel of fitted embeddings at one damping per model.
 
-    Parameters
-    ----------
-    embeddings : list of Embedding
-        One per model, of the same training set.
-    damping : str or float
-        "auto", the name of a rule, or a number (`damping.resolve_damping`).
-    use : {"influence", "selection"}
-        Decides what "auto" means, and whether rows are scaled to unit length (selection).
+    The `use`, "influence" or "selection", decides what damping="auto" means, and whether rows are
+    scaled to unit length (selection).
     """
 
     def __init__(self, embeddings: list[Embedding], damping: str | float, use: KernelUse) -> None:
@@ -180,13 +162,12 @@ class Kernel:
         return float(np.mean(self._values))
 
     @property
-    def share(self) -> float:
-        """Mean share of the trace of the Fisher matrix that the sketches keep."""
-        return float(np.mean([e.evidence.share for e in self.embeddings]))
-
-    @property
     def _values(self) -> list[float]:
         return [d.value for d in self.dampings]
+
+    def _each(self) -> Iterator[tuple[Embedding, float]]:
+        """Yield each embedding with its damping."""
+        return zip(self.embeddings, self._values, strict=True)
 
     # ---- features
 
@@ -205,30 +186,21 @@ class Kernel:
 
             rows: Any = whiten_on_disk(self.embeddings, self._values, unit=self.use == "selection")
         else:
-            pairs = zip(self.embeddings, self._values, strict=True)
-            rows = concatenate_models(
-                [e.metric.whiten(e.rows_near_model(), value) for e, value in pairs]
-            )
+            whitened = [e.metric.whiten(e.rows_near_model(), value) for e, value in self._each()]
+            rows = concatenate_models(whitened)
             if self.use == "selection":
                 scale = unit_scale(rows)
                 lengths = np.divide(1.0, scale, out=np.zeros_like(scale), where=scale > 0)
                 # the identity metric returns the rows of the embedding: do not overwrite those
                 fresh = all(rows is not e.rows for e in self.embeddings)
                 rows = unit_rows(rows, overwrite=fresh)
-        return Features(
-            rows=rows,
-            lengths=lengths,
-            damping=self.damping,
-            damping_rule=self.dampings[0].rule,
-            share=self.share,
-        )
+        share = float(np.mean([e.evidence.share for e in self.embeddings]))
+        return Features(rows, self.damping, self.dampings[0].rule, share, lengths)
 
     def whiten_rows(self, indices: np.ndarray) -> Array:
         """Whiten some training rows, at their own length, without computing all features."""
-        pairs = zip(self.embeddings, self._values, strict=True)
-        return concatenate_models(
-            [e.metric.whiten(e.near_model(e.rows[indices]), value) for e, value in pairs]
-        )
+        some = [(e, e.near_model(e.rows[indices]), value) for e, value in self._each()]
+        return concatenate_models([e.metric.whiten(rows, value) for e, rows, value in some])
 
     # ---- queries
 
@@ -243,9 +215,7 @@ class Kernel:
         span of an exact basis.
         """
         parts, residual = [], np.zeros(len(query))
-        for e, (rows, norms2), value in zip(
-            self.embeddings, query.scored, self._values, strict=True
-        ):
+        for (e, value), (rows, norms2) in zip(self._each(), query.scored, strict=True):
             parts.append(on_device_of(e.metric.whiten(rows, value), like))
             if e.sketch.residual_penalty is not None:
                 scale = e.metric.residual_inverse(e.sketch.residual_penalty, value)
@@ -262,13 +232,8 @@ class Kernel:
     ) -> tuple[Array, Array]:
         """Return training rows and one target (p,) or several (T, p) whose products are the kernel.
 
-        Parameters
-        ----------
-        query : Query
-        weights : (n_test,) or (T, n_test) array, optional
-            Weight of each queried example in the target, or in each of T targets.
-        each : bool
-            Make every queried example a target; `weights` are not used.
+        `weights`, (n_test,) or (T, n_test), are those of each queried example in each target. With
+        `each`, every queried example is a target, and `weights` are not used.
         """
         counted = None if each else shares(weights, len(query))  # refuses unusable weights
         n_targets = len(query) if counted is None else len(np.atleast_2d(counted))
@@ -311,7 +276,7 @@ class Kernel:
     def self_influence(self) -> np.ndarray:
         """Return the influence of every training example on itself, (n_train,)."""
         total = row_squares(self.features.rows) / self.n_train
-        for e, value in zip(self.embeddings, self._values, strict=True):
+        for e, value in self._each():
             if e.has_residual:
                 scale = e.residual_inverse(value) / (len(self.embeddings) * self.n_train)
                 total = total + e.residual_norms2 * scale
@@ -331,9 +296,8 @@ class Kernel:
     def adds_residual(self, query: Query, n_targets: int = 1) -> bool:
         """Return True if there is a residual, and adding it is within the width and cost limits.
 
-        Adding it appends `n_targets` coordinates to every row (at most a quarter of the sketch
-        width) and takes residual products with every example of the query (at most
-        `MAX_SELECTION_PASSES` passes over the training set, or `FREE_FLOPS` operations).
+        Adding it appends `n_targets` coordinates to every row and takes residual products with
+        every example of the query.
         """
         return bool(self._with_residual) and all(
             0 < n_targets <= max(1, int(self.embeddings[i].rows.shape[1] * MAX_ADDED_WIDTH))
@@ -354,10 +318,7 @@ class Kernel:
         right: Sequence[EmbeddedExamples],
         mix: np.ndarray | None = None,
     ) -> np.ndarray:
-        """Return the residual kernel, (n_left, n_right), or (n_left, T) with sums by `mix`.
-
-        Both sides are lists with the examples as each model reads them.
-        """
+        """Return the residual kernel, (n_left, n_right), or (n_left, T) with sums by `mix`."""
         found: Any = 0.0
         for i, e, scale in self._residual_parts():
             found = found + scale * _residual_products(e.oracle, left[i], right[i], mix)
@@ -390,15 +351,14 @@ class Kernel:
 
     def train_examples(self, indices: np.ndarray) -> list[EmbeddedExamples]:
         """Return some training examples as each model reads and embeds them."""
-        return [EmbeddedExamples(e.train.take(indices), e.rows[indices]) for e in self.embeddings]
+        return [EmbeddedExamples(e.train, e.rows).take(indices) for e in self.embeddings]
 
     def _extend(
         self, query: Sequence[EmbeddedExamples], rows: Array, counted: np.ndarray
     ) -> tuple[Array, Array]:
         """Append residual coordinates to the training rows and to the targets.
 
-        `rows` are the whitened queried rows, and `counted` (T, n_test) the share of each queried
-        example in each of T targets.
+        `rows` are the whitened queried rows, and `counted` (T, n_test) their shares in each target.
         """
         own, full = self.train_norms()
         mix = np.ascontiguousarray((counted / self.full_norms(query, rows)).T)
@@ -409,15 +369,10 @@ class Kernel:
             found = _residual_products(oracle, train, query[i], mix) @ inverse
             added.append(np.sqrt(scale) * found / full[:, None])
             targets.append(np.sqrt(scale) * root)
-        extra, like = np.concatenate(added, axis=1), self.features.rows
-        n, width = like.shape
-        shape = (n, width + extra.shape[1])  # filled in place: no second copy of the rows
-        wide = (
-            np.empty(shape, like.dtype) if isinstance(like, np.ndarray) else like.new_empty(shape)
-        )
-        wide[:, :width] = like
-        wide[:, :width] *= as_like(own / full, like)[:, None]
-        wide[:, width:] = as_like(extra, like)
+        like = self.features.rows
+        extra = as_like(np.concatenate(added, axis=1), like)
+        wide = concatenate([like, extra], axis=1)
+        wide[:, : like.shape[1]] *= as_like(own / full, like)[:, None]
         return wide, as_like(np.concatenate(targets, axis=1), like)
 
 

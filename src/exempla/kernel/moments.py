@@ -5,15 +5,14 @@ vocabulary) only Y = GΩ is summed, with a random Ω of a few columns; G ≈ Y (
 gives its leading directions. Ω has half as many columns as the layer's other side has coordinates,
 so that multiplying by it costs no more than the layer itself.
 
-A layer of a large model keeps a few directions out of thousands. All eigenvectors of a moment of
-2048 coordinates would take longer than the passes that summed it, so only as many as Nyström would
-give are computed, by subspace iteration.
+A layer of a large model keeps a few directions out of thousands, and moments of 2048 coordinates
+would take more memory than the model. So all sides above `LARGE_WHOLE` are summed as GΩ there, with
+an Ω of `FEW_TIMES` as many columns as a layer keeps on average.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -32,25 +31,27 @@ NYSTROM = 64, 512
 MEASURED = 4
 """Of rows with `MANY` positions, every fourth is measured for the trace of the layer: a norm takes
 as long as a good part of a backward pass."""
-LARGE, LONG_SIDE = 2**20, 256
-"""Parameters from which on only leading eigenvectors are computed, for sides with more coordinates
-than the second number."""
-FEW_TIMES, ROUNDS = 16, 3
-"""Their number, as a multiple of what a layer keeps on average, and products with the moment."""
+LARGE, LARGE_WHOLE, FEW_TIMES = 2**20, 256, 16
+"""Parameters of a large model; the coordinates up to which its moments are summed in full; and
+columns of Ω per direction that a layer keeps on average."""
 
 
-def columns(other: int, directions: int) -> int:
+def limits(
+    parameters: int, layers: int, directions: int, whole: int | None = None
+) -> tuple[int, int]:
+    """Return the widest side that is summed in full, and the largest number of columns of Ω."""
+    least, most = NYSTROM
+    if parameters < LARGE:
+        return whole or WHOLE, most
+    return LARGE_WHOLE, min(max(FEW_TIMES * directions // max(layers, 1), least), most)
+
+
+def columns(other: int, directions: int, most: int) -> int:
     """Return the number of columns of Ω for a wide side.
 
     It is half the width of the `other` side, or twice what `directions` kept directions need.
     """
-    least, most = NYSTROM
-    return min(max(other // 2, 2 * directions // max(other, 1), least), most)
-
-
-def few_columns(other: int, directions: int, layers: int) -> int:
-    """Return the number of eigenvectors of a side of a large model that is summed in full."""
-    return min(columns(other, directions), max(FEW_TIMES * directions // layers, NYSTROM[0]))
+    return min(max(other // 2, 2 * directions // max(other, 1), NYSTROM[0]), most)
 
 
 @dataclass(frozen=True)
@@ -65,16 +66,13 @@ class _StreamedMoment:
     """One side of one layer: Σ v vᵀ, or its product with a few random directions."""
 
     def __init__(
-        self, side: Side, layer: Layer, seed: int, directions: int, layers: int, whole: int
+        self, side: Side, layer: Layer, seed: int, directions: int, whole: int, most: int
     ) -> None:
         width, other = layer.d_in, layer.d_out
         width, other = (width, other) if side == "inputs" else (other, width)
         self.side: Side = side
-        self.width, self.columns, self.seed = width, columns(other, directions), seed
+        self.width, self.columns, self.seed = width, columns(other, directions, most), seed
         self.whole = width <= whole
-        few = few_columns(other, directions, layers) if layers else width
-        self.few = few if self.whole and width > max(LONG_SIDE, 2 * few) else 0
-        """Number of eigenvectors to compute; 0: all, as for a model that is not large."""
         self.total: Any = None
         self.omega: Any = None
         self.last: tuple[Array, Array] | None = None
@@ -101,10 +99,6 @@ class _StreamedMoment:
         return factors.action(self.side, self.omega)
 
     def eigenbasis(self) -> Spectrum:
-        if self.few:
-            start = _random_directions(self.width, self.few, self.seed, self.total)
-            total = float(in_float64(self.total.diagonal()).sum())
-            return _descending(*_leading_eigen(self.total, start), total)
         if self.omega is None:
             return _descending(*_symmetric_eigen(self.total))
         # G ≈ B Bᵀ with B = Y C^{-1/2}, C = ΩᵀY; the singular vectors of B are G's eigenvectors
@@ -115,7 +109,9 @@ class _StreamedMoment:
         inner, rotation = _symmetric_eigen(root.T @ root)
         positive = in_float64(inner) > 1e-12 * float(in_float64(inner).max())
         basis = root @ (rotation[:, positive] / inner[positive] ** 0.5)
-        return _descending(inner[positive], basis)
+        # E[ωᵀGω] = tr G: shares are of the whole trace, not of the part that Ω sees
+        trace = float(in_float64((self.omega * self.total).sum())) / self.columns
+        return _descending(inner[positive], basis, max(trace, float(inner[positive].sum())))
 
 
 @dataclass
@@ -145,8 +141,8 @@ class Moments:
         `directions` is the number that will be kept. Sides with up to `whole` coordinates are
         summed in full.
         """
-        large = sum(layer.size for layer in layers) >= LARGE
-        kind = (directions, len(layers) if large else 0, whole or WHOLE)
+        size = sum(layer.size for layer in layers)
+        kind = (directions, *limits(size, len(layers), directions, whole))
         total = [
             Moments(
                 _StreamedMoment("inputs", layer, 2 * i, *kind),
@@ -174,64 +170,15 @@ class Moments:
 def moments_bytes(
     layers: tuple[Layer, ...], directions: int, itemsize: int, whole: int | None = None
 ) -> int:
-    """Return the memory of all moments and their eigenvectors.
-
-    >>> layer = Layer("head", 2048, 32_000, np.zeros(2048))
-    >>> moments_bytes((layer,), 2048, 4) // 2**20
-    207
-    """
-    numbers = 0
+    """Return the memory of all moments and their eigenvectors."""
+    numbers, size = 0, sum(layer.size for layer in layers)
+    whole, most = limits(size, len(layers), directions, whole)
     for layer in layers:
         for width, other in ((layer.d_in, layer.d_out), (layer.d_out, layer.d_in)):
-            few = min(columns(other, directions), width)
+            few = min(columns(other, directions, most), width)
             # the sum and the eigenvectors; for a wide side also Ω
-            is_whole = width <= (whole or WHOLE)
-            numbers += width * (width + few) if is_whole else 3 * width * few
+            numbers += width * (width + few) if width <= whole else 3 * width * few
     return numbers * itemsize
-
-
-def _leading_eigen(matrix: Array, start: Array) -> tuple[Array, Array]:
-    """Return as many leading eigenvalues (ascending) and eigenvectors as `start` has columns.
-
-    Subspace iteration is accurate for eigenvalues that stand out, and approximate in a flat tail.
-    """
-    _refuse_overflow(matrix)
-    basis = _orthonormal(start)
-    for _ in range(ROUNDS):
-        basis = _orthonormal(matrix @ basis)
-    small = basis.T @ (matrix @ basis)
-    values, rotation = _symmetric_eigen((small + small.T) / 2)
-    return values, basis @ rotation
-
-
-def _orthonormal(columns: Array) -> Array:
-    """Return an orthonormal basis of the span of these columns."""
-    if isinstance(columns, np.ndarray):
-        return np.linalg.qr(columns)[0]
-    import torch
-
-    if columns.is_cuda:
-        # columns that depend on one another have no Cholesky factor
-        with suppress(torch.linalg.LinAlgError):  # pyright: ignore[reportPrivateImportUsage]
-            return _cholesky_qr(columns)
-    return torch.linalg.qr(columns)[0]
-
-
-def _cholesky_qr(columns: Array) -> Array:
-    """Orthonormalise the columns by Cholesky factors of their Gram matrix, in double precision.
-
-    Householder reflections come one after another and leave a GPU waiting. The shift keeps the
-    first factor positive definite; two more rounds make the columns orthonormal.
-    """
-    import torch
-
-    q = columns.double()
-    for shift in (1e-12, 0.0, 0.0):
-        gram = q.T @ q
-        gram.diagonal().add_(shift * gram.trace())
-        factor = torch.linalg.cholesky(gram)
-        q = torch.linalg.solve_triangular(factor.T, q, upper=True, left=False)
-    return q.to(columns.dtype)
 
 
 def _same_memory(one: Array, other: Array | None) -> bool:

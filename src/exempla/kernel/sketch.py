@@ -20,26 +20,17 @@ same sketch on every machine.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from exempla.checks import whole_number
+from exempla.checks import is_real, whole_number
 from exempla.errors import ExemplaError
-from exempla.kernel.basis import HeldRows, IdentitySketch, KroneckerSketch, Sketch, SpanSketch
-from exempla.kernel.moments import (
-    LARGE,
-    LONG_SIDE,
-    ROUNDS,
-    WHOLE,
-    Moments,
-    columns,
-    few_columns,
-    moments_bytes,
-)
+from exempla.kernel.basis import IdentitySketch, KroneckerSketch, Sketch, SpanSketch
+from exempla.kernel.moments import LARGE, WHOLE, Moments, columns, limits, moments_bytes
 from exempla.memory import announce, available_memory
 from exempla.oracles.base import Examples, Layer, Oracle, ScoreRows
 from exempla.oracles.factors import Work
@@ -50,7 +41,10 @@ PRIMAL_LIMIT = 4096
 DUAL_LIMIT = 6144
 """Landmark rows up to which the dual form may be used; their Gram matrix takes 300 MB."""
 DUAL_BYTES = 2**31
-"""Memory that the factors of these rows may take."""
+"""Memory that the factors of these rows may take …"""
+_LARGE_BYTES = 32
+"""… and from `LARGE` parameters on, bytes per parameter; weights, gradients and optimiser take
+16."""
 WIDTH, WIDEST = 2048, 8192
 """K-FAC directions kept if nothing exact fits: at least the first, and up to the second while the
 rows take no more than `_WIDE_BYTES` in single precision."""
@@ -63,11 +57,9 @@ reduced to fit."""
 LEAST_WHOLE = 256
 """A moment of up to this many coordinates is always summed in full."""
 
-EXACT_FLOPS = 4e12
-"""Without a budget, an exact form may always cost this many operations (a minute or two on one
-core) …"""
-EXACT_TIMES = 2.0
-"""… and beyond that this many times the cost of the sketch."""
+EXACT_FLOPS, EXACT_TIMES = 4e12, 2.0
+"""Without a budget, an exact form may always cost so many operations (a minute or two on one core),
+and beyond that this many times the cost of the sketch."""
 FREE_FLOPS = 2e10
 """A form that costs no more operations than this (half a second on one core) is within every
 budget."""
@@ -76,41 +68,20 @@ BUDGET_WIDTH = 512
 of the residual, LDS fell by at most 0.008 on 17 truths and rose on 14 (docs/scaling.md)."""
 _ALGEBRA_SPEED = 4.0
 """Operations of matrix algebra that take as long as one of a pass through a small network."""
-_LARGE_BYTES = 32
-"""From `LARGE` parameters on, the factors of an exact form may take this many bytes per parameter;
-weights, gradients and optimiser take 16."""
-_ROW_MARGIN = 1.25
-"""An exact form is not begun if a few examples predict this multiple of a limit."""
+_EIGEN = 10.0
+"""Operations of an eigenbasis of a d × d matrix, in units of d³."""
 
 _N_PROBED, _PROBED_POSITIONS = 32, 512
 """Examples whose Fisher rows are counted; of long ones only as many as have the second number of
 positions together."""
-_BASIS_EXAMPLES = 32, 512
-"""Smallest and largest number of examples from which a basis is computed."""
-_BASIS_PER_SIDE = 4
-"""Between the two: positions that each layer sees per coordinate of its wider side."""
-_HELD_BYTES = 2**26
-"""Memory that the Fisher rows of a basis may take until the Fisher has been estimated from them."""
-_EIGEN = 10.0
-"""Operations of an eigenbasis of a d × d matrix, in units of d³."""
-
-
-class Cost(NamedTuple):
-    """Forecast operations of a fit."""
-
-    passes: float
-    """Through the model, with projections of the rows."""
-    algebra: float
-    """Products and factorisations of large matrices."""
-
-    @property
-    def total(self) -> float:
-        return self.passes + self.algebra
+_BASIS_EXAMPLES, _BASIS_PER_SIDE = (32, 512), 4
+"""Smallest and largest number of examples from which a basis is computed; between the two, each
+layer sees so many positions per coordinate of its wider side."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """Sizes that the cost of a fit depends on."""
+    """Sizes that the cost of a fit depends on. A cost is (operations of passes, of algebra)."""
 
     parameters: int
     examples: int
@@ -129,11 +100,6 @@ class Job:
         return self.rows_each * self.examples
 
     @property
-    def scored(self) -> float:
-        """m, the number of examples that need a scoring pass."""
-        return self.scored_share * self.examples
-
-    @property
     def gram(self) -> float:
         """G, the operations of a dot product of two scores."""
         return sum(layer.gram for layer in self.work)
@@ -142,66 +108,50 @@ class Job:
         """Return the operations of forward and backward passes for this many rows."""
         return 4.0 * rows * sum(w.positions * w.d_in * w.d_out for w in self.work)
 
-    def epochs(self, cost: Cost) -> float:
+    def epochs(self, cost: tuple[float, float]) -> float:
         """Return the cost in epochs of training."""
-        spent = cost.passes + cost.algebra / _ALGEBRA_SPEED
-        return spent / max(1.5 * self.passes(self.examples), 1.0)
+        return (cost[0] + cost[1] / _ALGEBRA_SPEED) / max(1.5 * self.passes(self.examples), 1.0)
 
-    def primal(self) -> Cost:
+    def primal(self) -> tuple[float, float]:
         """Return the cost of scores written out."""
         P, n, R = self.parameters, self.examples, self.rows
-        return Cost(self.passes(self.scored + R), 2.0 * R * P**2 + P**3 / 3 + 2.0 * n * P**2)
+        scored = self.scored_share * n
+        return self.passes(scored + R), 2.0 * R * P**2 + P**3 / 3 + 2.0 * n * P**2
 
-    def dual(self) -> Cost:
+    def dual(self) -> tuple[float, float]:
         """Return the cost of the span of scores and Fisher rows, from their dot products."""
-        R, m = self.rows, self.scored
+        R, m = self.rows, self.scored_share * self.examples
         products = (R**2 / 2 + m * R) * self.gram
-        return Cost(self.passes(m + R), products + 5 / 3 * R**3 + 3.0 * m * R**2)
+        return self.passes(m + R), products + 5 / 3 * R**3 + 3.0 * m * R**2
 
-    def sketch(self, width: int, basis: int, sample: int) -> Cost:
+    def sketch(self, width: int, basis: int, sample: int) -> tuple[float, float]:
         """Return the cost of K-FAC directions.
 
         The basis is computed from `basis` examples and the Fisher from `sample` examples.
         """
         n, p = self.examples, min(width, self.parameters)
-        scored = self.scored + (n - sample) * (1.0 - self.scored_share)
-        basis_rows, sample_rows = self.rows_each * basis, self.rows_each * sample
+        rows = self.rows_each * sample
+        scored = n - sample * (1.0 - self.scored_share)
         share = -(-p // max(len(self.work), 1))  # directions per layer, taken to be equal
+        widest, most = limits(self.parameters, len(self.work), p)
         moments = eigen = project = 0.0
         for s, d_in, d_out, _ in self.work:
-            r_in, r_out = min(d_in, share), min(d_out, share)
             # all rows of an example have the same input, whose moment is computed once
-            moments += basis * moment(s, d_in, d_out, p) + basis_rows * moment(s, d_out, d_in, p)
-            layers = len(self.work) if self.parameters >= LARGE else 0
-            eigen += eigenbasis(d_in, d_out, p, layers) + eigenbasis(d_out, d_in, p, layers)
-            project += 2.0 * s * (d_in * r_in + d_out * r_out + r_in * r_out)
-        twice = 0.0 if basis_rows * self.row_bytes <= _HELD_BYTES else basis_rows
-        passes = self.passes(twice + sample_rows + scored)
-        fisher = 2.0 * sample_rows * p**2 + p**3 / 3 + 2.0 * n * p**2
-        return Cost(passes + moments + (sample_rows + scored) * project, eigen + fisher)
-
-
-def moment(positions: int, d: float, other: float, width: int) -> float:
-    """Return the operations of adding one row to a side's moment, or to a sketch of a wide one."""
-    return 2.0 * positions * d * (d if d <= WHOLE else 2 * columns(int(other), width))
-
-
-def eigenbasis(d: float, other: float, width: int, layers: int) -> float:
-    """Return the operations of a side's leading directions; `layers` is 0 for a small model."""
-    few = few_columns(int(other), width, layers) if layers else d
-    if d <= WHOLE and d > max(LONG_SIDE, 2 * few):
-        return (ROUNDS + 1) * (2.0 * d**2 * few + 4.0 * d * few**2) + _EIGEN * few**3
-    if d <= WHOLE:
-        return _EIGEN * d**3
-    few = columns(int(other), width)
-    return 2 * _EIGEN * few**3 + 6.0 * d * few**2
+            for d, other, each in ((d_in, d_out, 1.0), (d_out, d_in, self.rows_each)):
+                few = d if d <= widest else min(d, columns(int(other), p, most))
+                moments += 2.0 * each * basis * s * d * (d if few == d else 2 * few)
+                eigen += _EIGEN * d * few * few
+                project += 2.0 * s * d * min(d, share)
+            project += 2.0 * s * min(d_in, share) * min(d_out, share)
+        passes = self.passes(self.rows_each * basis + rows + scored)
+        fisher = 2.0 * rows * p**2 + p**3 / 3 + 2.0 * n * p**2
+        return passes + moments + (rows + scored) * project, eigen + fisher
 
 
 def look_at(oracle: Oracle, examples: Examples) -> Job:
     """Measure the sizes of a job on the Fisher rows of a few examples."""
     n = len(examples)
     some = np.unique(np.linspace(0, n - 1, min(n, _N_PROBED)).astype(np.int64))
-    layers = oracle.layers
     count, scored, work, row_bytes, seen = 0, 0, (), 0.0, len(some)
     for batch in oracle.fisher_rows(examples.take(some)):
         count += len(batch)
@@ -211,8 +161,8 @@ def look_at(oracle: Oracle, examples: Examples) -> Job:
             pairs = zip(batch.factors, compact, strict=True)
             work = tuple(f.work._replace(gram=small.work.gram) for f, small in pairs)
             row_bytes = sum(f.nbytes for f in compact) / len(batch)
-        reached = len(np.unique(batch.sample))
-        if count == len(batch) == reached and reached * batch.thinnest(layers) >= _PROBED_POSITIONS:
+        reached, positions = len(np.unique(batch.sample)), batch.thinnest(oracle.layers)
+        if count == len(batch) == reached and reached * positions >= _PROBED_POSITIONS:
             seen = reached  # one row per example, and long ones: the others are like them
             break
     missing = max(0.0, 1.0 - scored / seen)
@@ -220,13 +170,7 @@ def look_at(oracle: Oracle, examples: Examples) -> Job:
 
 
 def basis_examples(layers: tuple[Layer, ...], work: Iterable[Work]) -> int:
-    """Return the number of examples from which the moments of these layers are computed.
-
-    >>> from exempla.oracles.base import Layer
-    >>> layer = Layer("head", 128, 8000, np.zeros(128))
-    >>> [basis_examples((layer,), [Work(s, 128, 8000, 0.0)]) for s in (1, 64, 512)]
-    [512, 128, 32]
-    """
+    """Return the number of examples from which the moments of these layers are computed."""
     least, most = _BASIS_EXAMPLES
     needed = [
         _BASIS_PER_SIDE * min(max(layer.d_in, layer.d_out), WHOLE) / w.positions
@@ -244,45 +188,26 @@ def choose_sketch(
     dual: bool = True,
     budget: float | None = None,
 ) -> Sketch:
-    """Return the sketch of a training set.
+    """Return the sketch of a training set: "auto", "exact", or a number of K-FAC directions.
 
-    Parameters
-    ----------
-    oracle : Oracle
-    examples : Examples
-        The training set.
-    wanted : "auto", "exact" or int
-        The form, or the number of K-FAC directions.
-    sample : Examples
-        Examples from which the K-FAC basis is computed.
-    dual : bool
-        Whether the dual form may be used; its directions have no meaning one by one.
-    budget : float, optional
-        Largest cost of an automatic sketch in epochs of training; None: no limit.
+    The K-FAC basis is computed from the `sample`. `dual` allows the dual form, whose directions
+    have no meaning one by one. `budget` limits an automatic sketch, in epochs of training.
     """
     if isinstance(wanted, int):
         return kronecker(oracle, sample, wanted)
-    size, count = oracle.n_parameters, len(examples)
-    price = Price(oracle, examples, len(sample), wanted == "exact", budget)
+    size, count, insists = oracle.n_parameters, len(examples), wanted == "exact"
+    price = Price(oracle, examples, len(sample), insists, budget)
     # a diagonal metric (dual=False) needs no p × p matrix
-    primal = size <= PRIMAL_LIMIT and (not dual or price.accepts_primal())
-    if primal and (size <= 2 * count or wanted == "exact"):
+    primal = size <= PRIMAL_LIMIT and (not dual or price.accepts(price.job.primal()))
+    if primal and (size <= 2 * count or insists):
         return IdentitySketch(oracle.layers)
     if dual and count <= DUAL_LIMIT and price.accepts_dual():
-        room = _dual_bytes(size)
-        fisher = collect(
-            oracle.fisher_rows(examples), "Fisher rows of the training set", count, room
-        )
-        if fisher is not None:
-            missing, scores = _without_score(fisher, count), None
-            if len(missing):
-                some = examples if len(missing) == count else examples.take(missing)
-                scores = collect(oracle.scores(some), "scoring the training set", len(some), room)
-            if scores is not None or not len(missing):
-                return SpanSketch(oracle.layers, fisher, scores, missing, count)
+        span = _span_sketch(oracle, examples)
+        if span is not None:
+            return span
     if primal:
         return IdentitySketch(oracle.layers)
-    if wanted == "exact":
+    if insists:
         raise ExemplaError(
             f"an exact embedding of {size} parameters and {count} examples does not fit: "
             "use sketch='auto' or a number of directions."
@@ -292,21 +217,47 @@ def choose_sketch(
     return found
 
 
-def auto_width(count: int) -> int:
-    """Return the number of directions for this many examples, as far as memory goes.
-
-    >>> auto_width(5_000), auto_width(60_000)
-    (8192, 2048)
-    """
-    width = WIDEST
-    while width > WIDTH and 4 * count * width > _WIDE_BYTES:
-        width //= 2
-    return width
+def _span_sketch(oracle: Oracle, examples: Examples) -> SpanSketch | None:
+    """Return the dual form; None if its rows exceed the limits."""
+    count, scores = len(examples), None
+    room = _dual_bytes(oracle.n_parameters)
+    fisher = collect(oracle.fisher_rows(examples), "Fisher rows of the training set", count, room)
+    if fisher is None:
+        return None
+    has_score = np.zeros(count, dtype=bool)
+    if fisher.to_score is not None:
+        has_score[fisher.sample[fisher.to_score != 0]] = True
+    missing = np.flatnonzero(~has_score)
+    if len(missing):
+        some = examples if len(missing) == count else examples.take(missing)
+        scores = collect(oracle.scores(some), "scoring the training set", len(some), room)
+        if scores is None:
+            return None
+    return SpanSketch(oracle.layers, fisher, scores, missing, count)
 
 
 def _dual_bytes(parameters: int) -> int:
     """Return the memory that the factors of the dual form may take."""
     return DUAL_BYTES if parameters < LARGE else min(DUAL_BYTES, _LARGE_BYTES * parameters)
+
+
+def collect(batches: Iterable[ScoreRows], what: str, examples: int, room: int) -> ScoreRows | None:
+    """Join all rows; return None as soon as they exceed the limits of the dual form."""
+    groups, total, size = [], 0, 0
+    for batch in map(ScoreRows.compact, track_rows(batches, what, examples)):
+        total, size = total + len(batch), size + batch.nbytes
+        if total > DUAL_LIMIT or size > room:
+            return None
+        groups.append(batch)
+    return ScoreRows.join(groups) if total else None
+
+
+def auto_width(count: int) -> int:
+    """Return the number of directions for this many examples, as far as memory goes."""
+    width = WIDEST
+    while width > WIDTH and 4 * count * width > _WIDE_BYTES:
+        width //= 2
+    return width
 
 
 def fitting(width: int, count: int, itemsize: int) -> int:
@@ -337,60 +288,44 @@ class Price:
         self.budget = budget
         self.given_up = ""
         """What the budget did not allow, in words."""
-        self.large = oracle.n_parameters >= LARGE
 
     @cached_property
     def job(self) -> Job:
         """Sizes measured on a few examples."""
         return look_at(self.oracle, self.examples)
 
-    @property
-    def basis(self) -> int:
-        """Number of examples from which the basis of a sketch is computed."""
-        return min(self.sample, basis_examples(self.oracle.layers, self.job.work))
-
-    @property
-    def _always(self) -> float:
-        """Operations that are always accepted."""
-        if self.large:
-            return 0.0
-        return EXACT_FLOPS if self.budget is None else min(FREE_FLOPS, EXACT_FLOPS)
-
-    def accepts_primal(self) -> bool:
-        """Return True if writing all scores out is acceptable."""
-        return self.insists or self._accepts(self.job.primal())
-
     def accepts_dual(self) -> bool:
         """Return True if the dual form is acceptable."""
         rows, size = self.job.rows, self.job.rows * self.job.row_bytes
-        if rows > _ROW_MARGIN * DUAL_LIMIT or size > _ROW_MARGIN * _dual_bytes(self.job.parameters):
+        if rows > DUAL_LIMIT or size > _dual_bytes(self.job.parameters):
             return self.insists
-        return self.insists or self._accepts(self.job.dual())
+        return self.accepts(self.job.dual())
 
     def width(self) -> int:
         """Return how many K-FAC directions memory and cost allow."""
         count = len(self.examples)
         width = widest = auto_width(count)
         least = WIDTH if self.budget is None else min(BUDGET_WIDTH, WIDTH)
-        while width > least and not self._accepts(self._sketch(width), say_so=False):
+        while width > least and not self.accepts(self._sketch(width), say_so=False):
             width = max(width // 2, least)
         if width < min(widest, WIDTH) and self.budget is not None:
             self.given_up = self.given_up or f"{widest - width:,} of {widest:,} K-FAC directions"
         return fitting(width, count, self.oracle.itemsize)
 
-    def _sketch(self, width: int) -> Cost:
+    def _sketch(self, width: int) -> tuple[float, float]:
+        basis = min(self.sample, basis_examples(self.oracle.layers, self.job.work))
         sample = min(len(self.examples), SAMPLE_PER_DIRECTION * width)
-        return self.job.sketch(width, self.basis, sample)
+        return self.job.sketch(width, basis, sample)
 
-    def _accepts(self, cost: Cost, say_so: bool = True) -> bool:
-        if cost.total <= self._always:
+    def accepts(self, cost: tuple[float, float], say_so: bool = True) -> bool:
+        """Return True if a form of this cost is acceptable; otherwise say what is given up."""
+        total, large = sum(cost), self.oracle.n_parameters >= LARGE
+        if self.insists or (total <= min(FREE_FLOPS, EXACT_FLOPS) and not large):
             return True
-        sketch = self._sketch(WIDTH)
-        if self.budget is None:
-            times = 1.0 if self.large else EXACT_TIMES
-            fair = cost.total <= times * sketch.total
-            words = f"{cost.total / sketch.total:.1f} times the work of {WIDTH} K-FAC directions"
-        else:
+        times = total / sum(self._sketch(WIDTH))
+        fair = (total <= EXACT_FLOPS and not large) or times <= (1.0 if large else EXACT_TIMES)
+        words = f"{times:.1f} times the work of {WIDTH} K-FAC directions"
+        if fair and self.budget is not None:
             epochs = self.job.epochs(cost)
             fair = epochs <= self.budget
             words = f"about {epochs:,.0f} epochs of training, and the budget is {self.budget:g}"
@@ -412,15 +347,10 @@ def check_sketch(wanted: object) -> str | int:
 
 
 def check_budget(wanted: Any) -> str | float:
-    """Return the option if it is "exact" or a positive number of epochs.
-
-    >>> check_budget(3), check_budget("exact")
-    (3.0, 'exact')
-    """
+    """Return the option if it is "exact" or a positive number of epochs."""
     if isinstance(wanted, str) and wanted == "exact":
         return str(wanted)
-    number = isinstance(wanted, int | float | np.number) and not isinstance(wanted, bool)
-    if not number or not float(wanted) > 0:
+    if not is_real(wanted) or not float(wanted) > 0:
         raise ExemplaError(
             f"budget={wanted!r} is not known: use 'exact' or a positive number of epochs."
         )
@@ -433,40 +363,7 @@ def kronecker(oracle: Oracle, sample: Examples, width: int) -> KroneckerSketch:
     Moments need fewer examples than the p × p Fisher, and fewer if examples have many positions,
     which the first one shows.
     """
-    whole, needed = _moments_plan(oracle, width)
-    count = len(sample)
-    if count > _BASIS_EXAMPLES[0]:
-        work = look_at(oracle, sample.take(np.array([0]))).work
-        count = min(count, basis_examples(oracle.layers, work))
-    positions = np.linspace(0, len(sample) - 1, count).astype(np.int64)
-    part = sample if count == len(sample) else sample.take(positions)
-    rows = track_rows(oracle.fisher_rows(part), "finding the basis", len(part))
-    held = HeldRows(positions, [])
-    moments = Moments.of(oracle.layers, _hold(rows, held), width, whole)
-    found = KroneckerSketch.of(oracle.layers, moments, width)
-    found.built_bytes = needed
-    found.held = held if held.batches else None
-    return found
-
-
-def _hold(batches: Iterable[ScoreRows], held: HeldRows) -> Iterator[ScoreRows]:
-    """Yield the batches and hold them, unless all together take more than `_HELD_BYTES`."""
-    size = 0
-    for batch in batches:
-        yield batch
-        size += batch.nbytes
-        if size <= _HELD_BYTES:
-            held.batches.append(replace(batch, sample=held.positions[batch.sample]))
-        else:
-            held.batches.clear()
-
-
-def _moments_plan(oracle: Oracle, width: int) -> tuple[int, int]:
-    """Return the size up to which moments are summed in full, and the memory of all moments.
-
-    Both are announced before the first pass.
-    """
-    layers, whole = oracle.layers, WHOLE
+    layers, whole, count = oracle.layers, WHOLE, len(sample)
     room = MEMORY_SHARE * _free_memory(oracle)
     while whole > LEAST_WHOLE and moments_bytes(layers, width, oracle.itemsize, whole) > room:
         whole //= 2
@@ -474,7 +371,14 @@ def _moments_plan(oracle: Oracle, width: int) -> tuple[int, int]:
     if whole < WHOLE:
         say(f"Not enough memory for moments of {WHOLE} coordinates; using {whole}")
     announce(needed, f"{oracle.n_parameters} parameters; moments of {len(layers)} layers")
-    return whole, needed
+    if count > _BASIS_EXAMPLES[0]:
+        work = look_at(oracle, sample.take(np.array([0]))).work
+        count = min(count, basis_examples(layers, work))
+        sample = sample.take(np.linspace(0, len(sample) - 1, count).astype(np.int64))
+    rows = track_rows(oracle.fisher_rows(sample), "finding the basis", count)
+    found = KroneckerSketch.of(layers, Moments.of(layers, rows, width, whole), width)
+    found.built_bytes = needed
+    return found
 
 
 def _free_memory(oracle: Oracle) -> int:
@@ -485,22 +389,3 @@ def _free_memory(oracle: Oracle) -> int:
     import torch
 
     return torch.cuda.mem_get_info(device)[0]
-
-
-def _without_score(fisher: ScoreRows, count: int) -> np.ndarray:
-    """Return the examples whose score is not a multiple of one of these Fisher rows."""
-    has = np.zeros(count, dtype=bool)
-    if fisher.to_score is not None:
-        has[fisher.sample[fisher.to_score != 0]] = True
-    return np.flatnonzero(~has)
-
-
-def collect(batches: Iterable[ScoreRows], what: str, examples: int, room: int) -> ScoreRows | None:
-    """Join all rows; return None as soon as they exceed the limits of the dual form."""
-    groups, total, size = [], 0, 0
-    for batch in map(ScoreRows.compact, track_rows(batches, what, examples)):
-        total, size = total + len(batch), size + batch.nbytes
-        if total > DUAL_LIMIT or size > room:
-            return None
-        groups.append(batch)
-    return ScoreRows.join(groups) if total else None

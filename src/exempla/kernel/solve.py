@@ -85,16 +85,8 @@ def query_influence(
 ) -> SetInfluence:
     """Compute the influence on each queried example, or on sums of them, averaged over models.
 
-    Parameters
-    ----------
-    query : Query
-    dampings : list of float
-        One per model.
-    mix : (n_test, T) array, optional
-        Weights of T sums of queried examples; each example by itself without it.
-    solve : {"sketch", "exact"}
-    limit : int
-        Most passes over the training set that each exact solve may take.
+    `dampings` has one value per model. `mix`, (n_test, T), has the weights of T sums of queried
+    examples. Each exact solve takes at most `limit` passes over the training set.
     """
     if solve == "exact" and mix is None:
         return _exact_in_blocks(query, dampings, limit)
@@ -121,8 +113,7 @@ def _exact_in_blocks(query: Query, dampings: list[float], limit: int) -> SetInfl
 
 
 def is_network_run(embeddings: list[Embedding]) -> bool:
-    """Return True for snapshots of one network's training, for which levelling was measured; the
-    stages of a boosted or a linear model are not levelled."""
+    """Return True for snapshots of one network's training; only these are levelled."""
     evidence = embeddings[0].evidence
     return evidence.from_run and evidence.weight_square is not None
 
@@ -178,11 +169,11 @@ def _one_model(
         limit,
     )
     steps = track(steps, "solving, one pass over the training set per step", limit)
-    solved = deque(steps, maxlen=1).pop()
-    solver = f"conjugate gradients, {solved.steps} passes, residual {solved.residual:.1e}"
+    passes, (solution, residual) = deque(enumerate(steps, 1), maxlen=1).pop()
+    solver = f"conjugate gradients, {passes} passes, residual {residual:.1e}"
     say(f"influence by {solver}")
-    values = operator.along_scores(solved.x) / len(embedding.train)
-    return SetInfluence(values, solver, solved.residual, solved.steps)
+    values = operator.along_scores(solution) / len(embedding.train)
+    return SetInfluence(values, solver, residual, passes)
 
 
 def _sketch_inverse(embedding: Embedding, damping: float) -> Callable[[Columns], Columns]:
@@ -213,19 +204,8 @@ def query_kernel(
     """Compute the kernel of every training example i and queried example j, (n_train, n_test).
 
     It is n_train times the influence, by the sketch and one mean eigenvalue for the residual.
-
-    Parameters
-    ----------
-    embedding : Embedding
-    examples : Examples
-        The queried examples, as the model of the embedding reads them.
-    damping : float
-    labels : {"true", "predicted"}
-    mix : (n_test, T) array, optional
-        Return T columns that are sums of queried examples with these weights. The train × test
-        matrix is then never made: a query about many examples is one column.
-    rows : array, optional
-        The queried examples in sketch space, if they have been embedded already.
+    `mix`, (n_test, T), asks for T sums of queried examples; the train × test matrix is then never
+    made. `rows` are the queried examples in sketch space, if they have been embedded.
     """
     if rows is None:
         rows, _ = embedding.embed(examples, labels)
@@ -258,39 +238,17 @@ def query_kernel(
 # ---- conjugate gradients
 
 
-@dataclass(frozen=True)
-class _Solution:
-    """A solution and how well it solves the equations."""
-
-    x: Columns
-    residual: float
-    """‖b − M x‖ / ‖b‖ of the worst column."""
-    steps: int
-    """Products with M so far."""
-
-
 def conjugate_gradients(
     product: Callable[[Columns], Columns],
     b: Columns,
     precondition: Callable[[Columns], Columns],
     tolerance: float,
     limit: int,
-) -> Iterator[_Solution]:
-    """Yield the solution of M X = B after each step until all residuals are small.
+) -> Iterator[tuple[Columns, float]]:
+    """Yield the solution X of M X = B after each product with M, and its largest residual.
 
-    Every column is a separate problem; the products with M are shared.
-
-    Parameters
-    ----------
-    product : callable
-        V ↦ M V for a symmetric positive definite M.
-    b : (P, B) array
-    precondition : callable
-        V ↦ C V with C ≈ M⁻¹, symmetric positive definite. The first solution is C b.
-    tolerance : float
-        Largest relative residual of a solved column.
-    limit : int
-        Most products with M.
+    Every column is a separate problem; the products V ↦ M V are shared. `precondition` is V ↦ C V
+    with C ≈ M⁻¹; the first solution is C b. The residual is ‖b − M x‖ / ‖b‖ of a column.
     """
     size = _dots(b, b) ** 0.5
     size = size + (size == 0.0)  # zeros solve a column of zeros
@@ -299,7 +257,7 @@ def conjugate_gradients(
     direction, energy = x, None
     for step in range(1, limit + 1):
         left = float((_dots(residual, residual) ** 0.5 / size).max())
-        yield _Solution(x, left, step)
+        yield x, left
         if left <= tolerance or step == limit:
             return
         toward = precondition(residual)

@@ -15,16 +15,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 import shutil
-import signal
-import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -35,17 +31,16 @@ from exempla.kernel.basis import IdentitySketch, KroneckerSketch, Sketch, SpanSk
 from exempla.kernel.damping import FisherEvidence
 from exempla.kernel.embed import (
     Embedding,
-    Prepared,
     concatenate_models,
-    prepare,
+    find_basis,
     refuse_unusable,
     unit_rows,
     with_rows,
 )
-from exempla.kernel.fisher import DiagonalMetric, FullMetric, IdentityMetric, Metric
+from exempla.kernel.fisher import DiagonalMetric, FullMetric, Metric, estimate_fisher
 from exempla.memory import announce, stored_bytes
 from exempla.oracles.base import Examples, Oracle
-from exempla.progress import Bar, counter, say
+from exempla.progress import counter, say
 from exempla.store import (
     RowSet,
     StoredRows,
@@ -62,8 +57,8 @@ _PROBE_TOLERANCE = 1e-3
 """Relative difference that rounding on another machine may make."""
 _MAX_WHITENED_SETS = 3
 """Whitened copies that stay in a store: those of the dampings used last."""
-_WHITENED_NAME = re.compile(r"white-[0-9a-f]{16}")
 _BASES = {"identity": IdentitySketch, "kronecker": KroneckerSketch, "span": SpanSketch}
+_METRICS = {metric.name: metric for metric in (FullMetric, DiagonalMetric)}
 _Range = tuple[int, int]
 
 
@@ -87,33 +82,25 @@ def embed_into_store(
         claim(store, identity_of(models, data, trains[0].labels, count, **chosen, **options))
     fitted = []
     for i, (oracle, train) in enumerate(zip(oracles, trains, strict=True)):
-        start = perf_counter()
         saved = _load_or_prepare(store / f"basis-{i}.npz", oracle, train, **chosen)
-        basis, seconds = saved.prepared.basis, dict(saved.prepared.seconds)
-        rows = _row_set(store / f"rows-{i}", saved, count)
+        width, dtype = saved.probes.shape[1], saved.probes.dtype
+        height = shard_height(count, width * dtype.itemsize)
+        rows = RowSet(store / f"rows-{i}", count, width, dtype, height, {"basis": saved.digest})
         if i == 0:
-            _announce(rows, oracle, train, basis, len(oracles))
+            _announce(rows, oracle, train, saved.basis, len(oracles))
         ranges = rows.ranges if part is None else rows.share(*part)
         with rows.writing(ranges):
             missing = rows.missing(ranges)
             _refuse_full_disk(rows, missing)
             with _report_progress_on_interrupt(rows):
-                _fill(rows, missing, oracle, train, basis)
-        if part is None:
-            stored = rows.finish()
-            evidence = with_rows(saved.prepared.evidence, oracle, basis, stored)
-            seconds["scores"] = perf_counter() - start - sum(seconds.values())
-            metric = saved.prepared.metric
-            fitted.append(Embedding(oracle, train, basis, metric, evidence, stored, seconds))
-        else:
+                _fill(rows, missing, oracle, train, saved.basis)
+        if part is not None:
             say(f"{len(rows.absent())} of {len(rows.ranges)} shards of {rows.folder} are missing")
+            continue
+        stored = rows.finish()
+        evidence = with_rows(saved.evidence, oracle, saved.basis, stored)
+        fitted.append(Embedding(oracle, train, saved.basis, saved.metric, evidence, stored))
     return fitted
-
-
-def _row_set(folder: Path, saved: _SavedBasis, count: int) -> RowSet:
-    width, dtype = saved.probes.shape[1], saved.probes.dtype
-    height = shard_height(count, width * dtype.itemsize)
-    return RowSet(folder, count, width, dtype, height, {"basis": saved.digest})
 
 
 def _announce(rows: RowSet, oracle: Oracle, train: Examples, basis: Sketch, models: int) -> None:
@@ -140,60 +127,26 @@ def _refuse_full_disk(rows: RowSet, missing: list[_Range]) -> None:
 def _fill(
     rows: RowSet, missing: list[_Range], oracle: Oracle, train: Examples, basis: Sketch
 ) -> None:
-    """Make the missing shards."""
+    """Make the missing shards in one pass over their examples."""
     if not missing:
         return
+    positions = np.concatenate([np.arange(*each) for each in missing])
     known, basis.score_rows = basis.score_rows, None
-    with counter("scoring the training set", sum(b - a for a, b in missing)) as bar:
-        if known is not None:
-            for start, stop in missing:
-                _write(rows, start, known[start:stop], bar)
-            return
-        if missing == rows.ranges:  # one pass: no example is copied, batches are as in memory
-            missing = missing[_stream(rows, oracle, train, basis, bar) :]
+    if known is not None:
+        parts: Iterator[np.ndarray] = iter([known[positions]])
+    else:
+        some = train if len(positions) == len(train) else train.take(positions)
+        parts = (to_numpy(basis.project(batch)) for batch in oracle.scores(some))
+    waiting: list[np.ndarray] = []
+    with counter("scoring the training set", len(positions)) as bar:
         for start, stop in missing:
-            _write(rows, start, _score(oracle, train, basis, start, stop), bar)
-
-
-def _stream(rows: RowSet, oracle: Oracle, train: Examples, basis: Sketch, bar: Bar) -> int:
-    """Make all shards in one pass; return how many were made before memory ran out."""
-    waiting, held, start, made = [], 0, 0, 0
-    try:
-        for batch in oracle.scores(train):
-            waiting.append(to_numpy(basis.project(batch)))
-            held += len(waiting[-1])
-            while held >= rows.height:
-                joined = np.concatenate(waiting) if len(waiting) > 1 else waiting[0]
-                _write(rows, start, joined[: rows.height], bar)
-                waiting, held = [joined[rows.height :]], held - rows.height
-                start, made = start + rows.height, made + 1
-        if held:
-            _write(rows, start, np.concatenate(waiting), bar)
-            made += 1
-    except MemoryError:
-        say("memory ran out: continuing with smaller batches")
-    return made
-
-
-def _score(oracle: Oracle, train: Examples, basis: Sketch, start: int, stop: int) -> np.ndarray:
-    """Return the rows of these examples; halve the range if memory runs out."""
-    try:
-        batches = oracle.scores(train.take(np.arange(start, stop)))
-        return np.concatenate([to_numpy(basis.project(batch)) for batch in batches])
-    except MemoryError:
-        if stop - start == 1:
-            raise ExemplaError(
-                f"training example {start} alone does not fit in memory: use a smaller sketch=."
-            ) from None
-    middle = (start + stop) // 2
-    halves = ((start, middle), (middle, stop))
-    return np.concatenate([_score(oracle, train, basis, *half) for half in halves])
-
-
-def _write(rows: RowSet, start: int, values: np.ndarray, bar: Bar) -> None:
-    refuse_unusable(values, "the training examples", start)
-    rows.write(start, values)
-    bar.update(len(values))
+            while sum(map(len, waiting)) < stop - start:
+                waiting.append(next(parts))
+            joined = np.concatenate(waiting) if len(waiting) > 1 else waiting[0]
+            values, waiting = joined[: stop - start], [joined[stop - start :]]
+            refuse_unusable(values, "the training examples", start)
+            rows.write(start, values)
+            bar.update(len(values))
 
 
 # ---- whitened rows
@@ -229,8 +182,7 @@ def whiten_on_disk(embeddings: list[Embedding], values: list[float], unit: bool)
     rows = white.finish()
     with disk_errors(white.folder.parent):  # each copy is as large as the rows: keep the newest
         white.folder.touch()
-        every = white.folder.parent.glob("white-*")
-        ours = (path for path in every if _WHITENED_NAME.fullmatch(path.name))
+        ours = white.folder.parent.glob("white-" + 16 * "[0-9a-f]")
         copies = [path for path in ours if any(path.glob("*.npy"))]
         for old in sorted(copies, key=lambda p: p.stat().st_mtime)[:-_MAX_WHITENED_SETS]:
             delete_rows(old)
@@ -247,26 +199,35 @@ def _basis_of(folder: Path) -> str:
 # ---- the basis in a file
 
 
-@dataclass(frozen=True)
-class _SavedBasis:
+class _SavedBasis(NamedTuple):
     """Basis, metric and evidence as read from their file."""
 
-    prepared: Prepared
+    basis: Sketch
+    metric: Metric
+    evidence: FisherEvidence
     digest: str
     """Checksum of the file: every shard made with it names it."""
     probes: np.ndarray
     """Rows of a few examples."""
 
 
+_Prepared = tuple[Sketch, Metric, FisherEvidence]
+
+
 def _load_or_prepare(path: Path, oracle: Oracle, train: Examples, **chosen: Any) -> _SavedBasis:
     """Read basis and metric from the store, or compute them and write the file if it is missing."""
+
+    def prepare() -> _Prepared:
+        basis, positions = find_basis(oracle, train, **chosen)
+        return basis, *estimate_fisher(oracle, train, positions, basis, chosen["fisher"])
+
     if not path.exists():
-        prepared = prepare(oracle, train, **chosen)
+        prepared = prepare()
         with disk_errors(path.parent):
-            _save_basis(path, prepared, oracle, train)
-    saved = _load_basis(path, oracle, lambda: prepare(oracle, train, **chosen))
+            _save_basis(path, prepared, _probe_rows(prepared[0], oracle, train))
+    saved = _load_basis(path, oracle, prepare)
     # hashes do not see everything that may differ: compare the scores of a few examples
-    rows = _probe_rows(saved.prepared.basis, oracle, train)
+    rows = _probe_rows(saved.basis, oracle, train)
     scale = np.abs(saved.probes).max(initial=0.0)
     same = rows.shape == saved.probes.shape and rows.dtype == saved.probes.dtype
     if not same or np.abs(rows - saved.probes).max(initial=0.0) > _PROBE_TOLERANCE * scale:
@@ -277,34 +238,32 @@ def _load_or_prepare(path: Path, oracle: Oracle, train: Examples, **chosen: Any)
     return saved
 
 
-def _save_basis(path: Path, prepared: Prepared, oracle: Oracle, train: Examples) -> None:
+def _save_basis(path: Path, prepared: _Prepared, probes: np.ndarray) -> None:
     """Write the file, unless another process was first."""
-    basis, metric = prepared.basis, prepared.metric
-    arrays = {f"basis.{name}": a for name, a in _basis_arrays(basis).items()}
-    if isinstance(metric, FullMetric):
+    basis, metric, evidence = prepared
+    arrays = {f"basis.{name}": a for name, a in basis.arrays().items()}
+    if isinstance(metric, FullMetric | DiagonalMetric):
         arrays["metric"] = metric.matrix
-    elif isinstance(metric, DiagonalMetric):
-        arrays["metric"] = metric.diagonal
-    arrays["probes"] = _probe_rows(basis, oracle, train)
+    arrays["probes"] = probes
     about = {
         "basis": next(name for name, kind in _BASES.items() if isinstance(basis, kind)),
         "given_up": basis.given_up,
         "metric": metric.name,
-        "evidence": asdict(prepared.evidence),
+        "evidence": asdict(evidence),
     }
     write_sealed(
         path, lambda sink: np.savez(sink, allow_pickle=False, **arrays), about, keep_existing=True
     )
 
 
-def _load_basis(path: Path, oracle: Oracle, prepare: Callable[[], Prepared]) -> _SavedBasis:
+def _load_basis(path: Path, oracle: Oracle, prepare: Callable[[], _Prepared]) -> _SavedBasis:
     """Read the file after checking its seal; `prepare` computes a dual form again."""
     try:
         about = verified(path)
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
         evidence = FisherEvidence(**about["evidence"])
-        kind, probes = about["basis"], arrays["probes"]
+        kind, digest, probes = about["basis"], about["sha256"], arrays["probes"]
     except (ExemplaError, OSError, ValueError, KeyError, TypeError) as problem:
         raise ExemplaError(
             f"{path} is damaged ({problem}), and the rows in {path.parent} cannot be read without "
@@ -313,32 +272,20 @@ def _load_basis(path: Path, oracle: Oracle, prepare: Callable[[], Prepared]) -> 
     own = {name[6:]: values for name, values in arrays.items() if name.startswith("basis.")}
     if kind == "span":
         prepared = prepare()
-        if not np.array_equal(own["lower"], _basis_arrays(prepared.basis)["lower"]):
+        if not np.array_equal(own["lower"], prepared[0].arrays()["lower"]):
             raise ExemplaError(
                 f"the basis computed here differs from the one in {path.parent}, which another "
                 "machine or library version made: continue there, or give a number as sketch=."
             )
-    else:
+        return _SavedBasis(*prepared, digest, probes)
+    basis: Sketch = IdentitySketch(oracle.layers)
+    if kind == "kronecker":
         like = getattr(getattr(oracle, "network", None), "like", None)
-        if kind == "kronecker":
-            basis: Sketch = KroneckerSketch.from_arrays(oracle.layers, own, like)
-        else:
-            basis = IdentitySketch(oracle.layers)
-        basis.given_up = str(about.get("given_up", ""))
-        prepared = Prepared(basis, _metric(about["metric"], arrays), evidence)
-    return _SavedBasis(prepared, about["sha256"], probes)
-
-
-def _basis_arrays(basis: Sketch) -> dict[str, np.ndarray]:
-    if isinstance(basis, KroneckerSketch):
-        return basis.arrays()
-    return {"lower": basis.lower} if isinstance(basis, SpanSketch) else {}
-
-
-def _metric(name: str, arrays: Mapping[str, np.ndarray]) -> Metric:
-    if name == FullMetric.name:
-        return FullMetric(arrays["metric"])
-    return DiagonalMetric(arrays["metric"]) if name == DiagonalMetric.name else IdentityMetric()
+        basis = KroneckerSketch.from_arrays(oracle.layers, own, like)
+    basis.given_up = str(about.get("given_up", ""))
+    name = about["metric"]
+    metric = _METRICS[name](arrays["metric"]) if name in _METRICS else Metric()
+    return _SavedBasis(basis, metric, evidence, digest, probes)
 
 
 def _probe_rows(basis: Sketch, oracle: Oracle, train: Examples) -> np.ndarray:
@@ -348,19 +295,11 @@ def _probe_rows(basis: Sketch, oracle: Oracle, train: Examples) -> np.ndarray:
     return to_numpy(concatenate([basis.project(batch) for batch in batches]))
 
 
-# ---- interrupts
-
-
-class Terminated(KeyboardInterrupt):
-    """SIGTERM, raised in the main thread so that it ends the work as Ctrl-C does."""
-
-
 @contextmanager
 def _report_progress_on_interrupt(rows: RowSet) -> Iterator[None]:
-    """On Ctrl-C or SIGTERM, print what has been saved."""
+    """On Ctrl-C, print what has been saved."""
     try:
-        with _sigterm_as_exception():
-            yield
+        yield
     except KeyboardInterrupt as stopped:
         every = len(rows.ranges)
         note = (
@@ -370,21 +309,3 @@ def _report_progress_on_interrupt(rows: RowSet) -> Iterator[None]:
         stopped.add_note(note)
         say(f"stopped; {note}")
         raise
-
-
-@contextmanager
-def _sigterm_as_exception() -> Iterator[None]:
-    """Raise `Terminated` on SIGTERM inside the block, unless another handler is installed."""
-    main = threading.current_thread() is threading.main_thread()
-    if not main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-        yield
-        return
-
-    def stop(*_: Any) -> None:
-        raise Terminated
-
-    signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)

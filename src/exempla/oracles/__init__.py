@@ -27,27 +27,12 @@ def make_oracle(
     parameters: Sequence[str] | None = None,
     device: Any = None,
 ) -> Oracle:
-    """Return the oracle that scores this model.
+    """Return the oracle that scores this model, or raise UnsupportedModelError.
 
-    Parameters
-    ----------
-    model : object
-        A torch module or Trainer, a scikit-learn estimator, an ensemble of trees, `ArrayScores`,
-        `ScoreModel`, or an oracle, which is returned unchanged.
-    likelihood : str or Likelihood
-        "auto" uses the model's own.
-    parameters : sequence of str, optional
-        Names or globs of the layers to score; None scores all.
-    device : optional
-        Device of a torch model.
+    `model` is a torch module or Trainer, a scikit-learn estimator, an ensemble of trees,
+    `ArrayScores`, `ScoreModel`, or an oracle, which is returned unchanged. `likelihood` "auto" uses
+    the model's own. `parameters` are names or globs of the layers to score; None scores all.
 
-    Raises
-    ------
-    UnsupportedModelError
-        If exempla cannot score this kind of model.
-
-    Examples
-    --------
     >>> from sklearn.linear_model import LogisticRegression
     >>> make_oracle(LogisticRegression().fit([[0.0], [1.0]], ["no", "yes"])).likelihood
     'bernoulli'
@@ -59,9 +44,6 @@ def unwrap(model: Any) -> Any:
     """Return the network inside a Trainer or a pipeline, or inside each model of a list.
 
     Anything else is returned unchanged.
-
-    >>> unwrap("epoch3.pt")
-    'epoch3.pt'
     """
     if isinstance(model, list):
         return [unwrap(one) for one in model]
@@ -79,9 +61,6 @@ def is_checkpoint(model: Any) -> bool:
     """Return True for an earlier snapshot of another model in a list.
 
     A snapshot is a state dict, a file of one, or an ensemble restricted to its first trees.
-
-    >>> is_checkpoint({"weight": 0}), is_checkpoint("epoch3.pt"), is_checkpoint(object())
-    (True, True, False)
     """
     return isinstance(model, Mapping | str | Path) or getattr(model, "share", 1.0) < 1.0
 
@@ -90,9 +69,6 @@ def with_runs(models: list[Any]) -> list[Any]:
     """Replace every folder of a recorded run in the list by the files of its snapshots.
 
     A snapshot with the weights of the model itself, as the last one often is, is dropped.
-
-    >>> with_runs(["epoch3.pt"])
-    ['epoch3.pt']
     """
     found: list[Any] = []
     for model in models:
@@ -103,7 +79,7 @@ def with_runs(models: list[Any]) -> list[Any]:
 
 def _snapshots(folder: Path, models: list[Any]) -> list[Path]:
     """Return the snapshots of a run that differ from the model."""
-    from exempla.recorder.run import read_run
+    from exempla.recorder.recorder import read_run
 
     run = read_run(folder)
     base = unwrap(next((model for model in models if not is_checkpoint(model)), None))
@@ -135,11 +111,6 @@ def make_oracles(
 
     Snapshots are state dicts or files of them for a torch module, and recorded snapshots for
     scikit-learn.
-
-    >>> from sklearn.linear_model import LogisticRegression
-    >>> models = [LogisticRegression(C=c).fit([[0.0], [1.0]], [0, 1]) for c in (1, 10)]
-    >>> len(make_oracles(models))
-    2
     """
     inside = unwrap(models)
     if any(_is_module(model) for model in inside):
@@ -163,10 +134,7 @@ def _array_oracle(model: Any, likelihood: Any, parameters: Any, device: Any) -> 
     if isinstance(model, Oracle):
         return model
     if device is not None and str(device) != "cpu":
-        raise ExemplaError(
-            f"device={device!r:.60} applies to torch models only. This model runs on the CPU: "
-            "leave it out."
-        )
+        raise ExemplaError(f"device={device!r:.60} applies to torch models only: leave it out.")
     from exempla.oracles.scores import ArrayOracle, ArrayScores, ScoreModel
 
     if isinstance(model, ArrayScores | ScoreModel):

@@ -65,6 +65,8 @@ class ScoreRows:
     to_score: np.ndarray | None = None
     """(n,) factors that turn Fisher rows into the scores of their examples; 0 for rows of other
     labels. None if no row is known to be a multiple of a score."""
+    is_score: bool = False
+    """True if these are scores among Fisher rows (`Oracle.fisher_and_scores`)."""
 
     def __len__(self) -> int:
         return len(self.sample)
@@ -78,7 +80,7 @@ class ScoreRows:
         """Return the rows at these positions, in this order."""
         scale = None if self.to_score is None else self.to_score[positions]
         factors = tuple(f.take(positions) for f in self.factors)
-        return ScoreRows(self.sample[positions], factors, to_score=scale)
+        return ScoreRows(self.sample[positions], factors, None, scale, self.is_score)
 
     def compact(self) -> ScoreRows:
         """Return the same rows with each layer in its smallest form; supports products only."""
@@ -247,6 +249,10 @@ class Oracle(ABC):
 
         An example may have several rows, for instance one per class.
         """
+
+    def fisher_and_scores(self, examples: Any) -> Iterator[ScoreRows]:
+        """Yield Fisher rows and, if one pass of the model gives both, scores (`is_score`)."""
+        return self.fisher_rows(examples)
 
     @abstractmethod
     def predict(self, examples: Any) -> np.ndarray:

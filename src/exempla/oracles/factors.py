@@ -174,11 +174,7 @@ class Factors:
 
 
 def as_slice(positions: np.ndarray) -> np.ndarray | slice:
-    """Return consecutive positions as a slice, which makes a view where positions copy.
-
-    >>> as_slice(np.array([2, 3, 4])), as_slice(np.array([3, 2]))
-    (slice(2, 5, None), array([3, 2]))
-    """
+    """Return consecutive positions as a slice, which makes a view where positions copy."""
     at = np.asarray(positions)
     if at.dtype == bool or len(at) == 0 or (len(at) > 1 and not (np.diff(at) == 1).all()):
         return at

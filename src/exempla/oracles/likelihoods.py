@@ -67,12 +67,7 @@ class Likelihood(ABC):
 
 @dataclass(frozen=True)
 class Categorical(Likelihood):
-    """One of C classes, p = softmax(outputs).
-
-    >>> import numpy as np
-    >>> Categorical().score(np.zeros((1, 2)), np.array([1]))
-    array([[-0.5,  0.5]])
-    """
+    """One of C classes, p = softmax(outputs)."""
 
     name = "categorical"
     discrete = True
@@ -99,12 +94,7 @@ class Categorical(Likelihood):
 
 @dataclass(frozen=True)
 class Bernoulli(Likelihood):
-    """Two classes; the single output is the log-odds of class 1.
-
-    >>> import numpy as np
-    >>> Bernoulli().score(np.zeros((2, 1)), np.array([0, 1])).ravel()
-    array([-0.5,  0.5])
-    """
+    """Two classes; the single output is the log-odds of class 1."""
 
     name = "bernoulli"
     discrete = True
@@ -134,10 +124,6 @@ class OneVsRest(Bernoulli):
     """C independent binary problems, "is it class c?": the product of C Bernoulli likelihoods.
 
     scikit-learn's one-vs-rest classifiers fit this model. The Fisher is that of the product.
-
-    >>> import numpy as np
-    >>> OneVsRest().score(np.zeros((1, 3)), np.array([2]))
-    array([[-0.5, -0.5,  0.5]])
     """
 
     name = "one-vs-rest"
@@ -193,12 +179,7 @@ class Gaussian(Likelihood):
 
     @property
     def _sigma2(self) -> float:
-        if self.variance is None:
-            raise ExemplaError(
-                "The variance of the Gaussian likelihood is unknown before the training data are "
-                "read. Call fit first, or pass Gaussian(variance=...)."
-            )
-        return self.variance
+        return known(self.variance, self.name)
 
     @property
     def loss_scale(self) -> float:
@@ -223,12 +204,7 @@ class Gaussian(Likelihood):
 
 @dataclass(frozen=True)
 class Poisson(Likelihood):
-    """Counts; the output is the logarithm of the rate.
-
-    >>> import numpy as np
-    >>> Poisson().score(np.zeros((1, 1)), np.array([3.0]))
-    array([[2.]])
-    """
+    """Counts; the output is the logarithm of the rate."""
 
     name = "poisson"
     discrete = False
@@ -293,11 +269,7 @@ _BY_NAME: dict[str, Likelihood] = {
 
 
 def resolve(likelihood: str | Likelihood) -> Likelihood:
-    """Return the likelihood with this name; a likelihood object is returned unchanged.
-
-    >>> resolve("poisson")
-    Poisson()
-    """
+    """Return the likelihood with this name; a likelihood object is returned unchanged."""
     if isinstance(likelihood, Likelihood):
         return likelihood
     if not isinstance(likelihood, str) or likelihood not in _BY_NAME:
@@ -305,6 +277,13 @@ def resolve(likelihood: str | Likelihood) -> Likelihood:
             f"There is no likelihood {likelihood!r}. Choose one of {', '.join(_BY_NAME)}."
         )
     return _BY_NAME[likelihood]
+
+
+def known(scale: float | None, name: str) -> float:
+    """Return the scale of a likelihood; raise if it has not been estimated yet."""
+    if scale is None:
+        raise ExemplaError(f"The scale of the {name} likelihood is unknown before fit.")
+    return scale
 
 
 # ---- formulas shared by the families

@@ -13,8 +13,8 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from exempla.arrays import real_numbers
-from exempla.checks import check_seed, whole_number
-from exempla.data import as_matrix, index_of, listing, refuse_data, unpack
+from exempla.checks import check_seed, is_real, whole_number
+from exempla.data import as_matrix, index_of, listing, n_rows, refuse_data, unpack
 from exempla.errors import ExemplaError
 from exempla.oracles.base import Labels, Layer, Oracle, RowExamples, ScoreRows
 from exempla.oracles.factors import Factors
@@ -140,12 +140,9 @@ class ScoreModel:
 
         def score(x: Any, y: Any) -> np.ndarray:
             columns = []
-            for j, h in enumerate(steps):
-                up, down = theta.copy(), theta.copy()
-                up[j] += h
-                down[j] -= h
-                rise = np.asarray(log_prob(up, x, y)) - np.asarray(log_prob(down, x, y))
-                columns.append(rise / (2 * h))
+            for h, unit in zip(steps, np.eye(len(theta)), strict=True):
+                up, down = (np.asarray(log_prob(theta + d * unit, x, y)) for d in (h, -h))
+                columns.append((up - down) / (2 * h))
             return np.stack(columns, axis=1)
 
         return cls(score, log_prob=lambda x, y: log_prob(theta, x, y), **options)
@@ -179,26 +176,17 @@ class ArrayOracle(Oracle):
 
     def read(self, data: Any, *, role: Literal["train", "test"]) -> _ArrayExamples:
         """Check the data by scoring all rows once."""
-        if self._given:
-            examples = self._read_scores(data, role)
-        else:
-            problems: list[str] = []
-            X, y, weights, ids = unpack(data, problems)
-            refuse_data(problems, role)
-            if role == "train":
-                self._density = y is None
-            examples = _ArrayExamples(
-                X,
-                labels=None if y is None else np.asarray(y),
-                weights=weights if role == "train" else None,
-                ids=ids,
-                needs_labels=not self._density,
-            )
-        width, bad = self._probe(examples)
+        read = self._read_scores if self._given else self._read_data
+        examples = read(data, role)
+        width, bad = 0, []
+        for rows, batch in self._batches(examples):
+            unlabelled = examples.labels is None and examples.needs_labels
+            g = self._gradient(batch.X, self.predict(batch) if unlabelled else batch.labels)
+            width = g.shape[1]
+            bad.append(rows[~np.isfinite(g).all(axis=1)])
         if width == 0:
             raise ExemplaError(
-                "score(x, y) returned gradients with no columns, so the model has no parameters: "
-                "return one column per parameter."
+                "score(x, y) returned no columns, so the model has no parameters: return some."
             )
         if role == "train":
             self.layers = (Layer("scores", 1, width, np.array([float(self.model.penalty)])),)
@@ -207,18 +195,31 @@ class ArrayOracle(Oracle):
                 f"The test scores have {width} columns but the training scores "
                 f"{self.n_parameters}: both must be gradients of the same parameters."
             )
-        if len(bad):
+        if len(wrong := np.concatenate(bad)):
             raise ExemplaError(
-                f"The {role} scores are NaN or infinite in {listing(bad)}: correct or leave out "
-                "those rows."
+                f"The {role} scores are NaN or infinite in {listing(wrong)}: leave those rows out."
             )
         return examples
+
+    def _read_data(self, data: Any, role: str) -> _ArrayExamples:
+        problems: list[str] = []
+        X, y, weights, ids = unpack(data, problems)
+        refuse_data(problems, role)
+        if role == "train":
+            self._density = y is None
+        return _ArrayExamples(
+            X,
+            labels=None if y is None else np.asarray(y),
+            weights=weights if role == "train" else None,
+            ids=ids,
+            needs_labels=not self._density,
+        )
 
     def _read_scores(self, data: Any, role: str) -> _ArrayExamples:
         scores, fisher = data if isinstance(data, tuple) and len(data) == 2 else (data, None)
         try:
             matrix = np.asarray(as_matrix(scores), dtype=np.float64)
-            fisher = None if fisher is None else np.asarray(as_matrix(fisher), dtype=np.float64)
+            rows = None if fisher is None else np.asarray(as_matrix(fisher), dtype=np.float64)
         except (TypeError, ValueError) as error:
             raise ExemplaError(
                 f"The {role} scores must be a dense matrix of real numbers ({error})."
@@ -228,36 +229,25 @@ class ArrayOracle(Oracle):
                 f"The {role} scores must be a (rows, parameters) matrix with at least one row, "
                 f"not of shape {matrix.shape}."
             )
-        if fisher is not None:
-            fisher = self._check_fisher(fisher, matrix.shape)
-        return _ArrayExamples(matrix, ids=index_of(scores), fisher=fisher, needs_labels=False)
-
-    def _check_fisher(self, fisher: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-        rows = fisher[:, None, :] if fisher.ndim == 2 else fisher
-        if rows.ndim != 3 or rows.shape[0] != shape[0] or rows.shape[2] != shape[1]:
-            raise ExemplaError(
-                f"The Fisher rows have shape {fisher.shape}: with scores of shape {shape} they "
-                f"must be {shape} or ({shape[0]}, rows per example, {shape[1]})."
-            )
-        if not np.all(np.isfinite(rows)):
+        if rows is not None:
+            n, width = matrix.shape
+            if rows.ndim not in (2, 3) or rows.shape[0] != n or rows.shape[-1] != width:
+                raise ExemplaError(
+                    f"The Fisher rows have shape {rows.shape}: with scores of shape {matrix.shape} "
+                    f"they must be {matrix.shape} or ({n}, rows per example, {width})."
+                )
+            rows = rows.reshape(n, -1, width)
             bad = np.flatnonzero(~np.isfinite(rows).all(axis=(1, 2)))
-            raise ExemplaError(f"The Fisher rows are NaN or infinite in {listing(bad)}.")
-        self.fisher_note = "as given"
-        return rows
+            if len(bad):
+                raise ExemplaError(f"The Fisher rows are NaN or infinite in {listing(bad)}.")
+            self.fisher_note = "as given"
+        return _ArrayExamples(matrix, ids=index_of(scores), fisher=rows, needs_labels=False)
 
-    def _probe(self, examples: _ArrayExamples) -> tuple[int, np.ndarray]:
-        """Return the number of parameters, and the rows whose scores are not finite."""
-        width, bad = 0, []
-        for rows, batch in examples.chunks(self.model.batch_size):
-            unlabelled = examples.labels is None and examples.needs_labels
-            y = self.predict(batch) if unlabelled else batch.labels
-            g = self._gradient(batch.X, y, len(rows))
-            width = g.shape[1]
-            bad.append(rows[~np.isfinite(g).all(axis=1)])
-        return width, np.concatenate(bad)
+    def _batches(self, examples: _ArrayExamples) -> Iterator[tuple[np.ndarray, _ArrayExamples]]:
+        return examples.chunks(self.model.batch_size)
 
-    def _gradient(self, x: Any, y: Any, n: int) -> np.ndarray:
-        g = real_numbers(self.model.score(x, y), "The result of score(x, y)")
+    def _gradient(self, x: Any, y: Any) -> np.ndarray:
+        g, n = real_numbers(self.model.score(x, y), "The result of score(x, y)"), n_rows(x)
         if g.ndim != 2 or len(g) != n:
             raise ExemplaError(
                 f"score(x, y) must return one gradient per row, ({n}, parameters) here, but "
@@ -267,25 +257,22 @@ class ArrayOracle(Oracle):
 
     def scores(self, examples: _ArrayExamples, labels: Labels = "true") -> Iterator[ScoreRows]:
         """Yield one row per example, in order, in batches."""
-        for rows, batch in examples.chunks(self.model.batch_size):
-            y = batch.labels if labels == "true" else self._predicted(batch)
-            g = self._gradient(batch.X, y, len(rows))
-            yield _dense(rows, g if batch.weights is None else g * batch.weights[:, None])
-
-    def _predicted(self, batch: _ArrayExamples) -> Any:
-        if self._given:
+        if self._given and labels == "predicted":
             raise ExemplaError(
                 "Given scores already fix the labels they were computed at: pass scores under the "
                 "predicted labels and leave labels at 'true'."
             )
-        return self.predict(batch)
+        for rows, batch in self._batches(examples):
+            y = batch.labels if labels == "true" else self.predict(batch)
+            g = self._gradient(batch.X, y)
+            yield _dense(rows, g if batch.weights is None else g * batch.weights[:, None])
 
     def fisher_rows(self, examples: _ArrayExamples) -> Iterator[ScoreRows]:
         """Yield the given Fisher rows, scores at sampled labels, or the scores themselves."""
         sample = self.model.sample
         draws = 1 if sample is None else self.model.draws
         rng = np.random.default_rng(self.model.seed)
-        for rows, batch in examples.chunks(self.model.batch_size):
+        for rows, batch in self._batches(examples):
             if batch.fisher is not None:
                 each, width = batch.fisher.shape[1:]
                 yield _dense(np.repeat(rows, each), batch.fisher.reshape(-1, width))
@@ -296,7 +283,7 @@ class ArrayOracle(Oracle):
                 if sample is not None:
                     drawn = sample(x, rng)
                     x, y = (drawn, None) if y is None else (x, drawn)
-                yield _dense(rows, self._gradient(x, y, len(rows)) * root / np.sqrt(draws))
+                yield _dense(rows, self._gradient(x, y) * root / np.sqrt(draws))
 
     def predict(self, examples: _ArrayExamples) -> np.ndarray:
         """Return the predictions of the user's function."""
@@ -306,24 +293,21 @@ class ArrayOracle(Oracle):
                 "These examples have no labels and the model cannot predict any: give (X, y), or "
                 "ScoreModel(predict=...)."
             )
-        batches = examples.chunks(self.model.batch_size)
-        return np.concatenate([np.asarray(predict(batch.X)) for _, batch in batches])
+        return np.concatenate([np.asarray(predict(b.X)) for _, b in self._batches(examples)])
 
     def log_likelihood(self, examples: _ArrayExamples) -> np.ndarray:
         """Return log p(y | x, θ̂) of each example under its given label."""
         log_prob = self.model.log_prob
         if log_prob is None:
             raise ExemplaError("This model has no log-likelihood: give ScoreModel(log_prob=...).")
-        batches = examples.chunks(self.model.batch_size)
+        batches = self._batches(examples)
         return np.concatenate([np.asarray(log_prob(b.X, b.labels)) for _, b in batches])
 
 
 def _refuse_options(model: ArrayScores | ScoreModel) -> None:
     """Raise if an option is invalid."""
-    penalty: Any = model.penalty
-    number = isinstance(penalty, int | float | np.number) and not isinstance(penalty, bool)
-    if not number or not (np.isfinite(penalty) and penalty >= 0):
-        raise ExemplaError(f"penalty is {penalty!r}: give a finite number of at least zero.")
+    if not is_real(model.penalty) or not 0 <= model.penalty < np.inf:
+        raise ExemplaError(f"penalty is {model.penalty!r}: give a finite number of at least zero.")
     if isinstance(model, ArrayScores):
         return
     for name in ("score", "log_prob", "sample", "predict"):

@@ -1,46 +1,130 @@
 """`Recorder`: call `step()` in a training loop to keep evenly spread snapshots on disk.
 
-Nearly every step only increments a counter. At a step that is kept the weights are copied. The copy
-is written as soon as writing costs little of the training time, so the many early snapshots of a
-training of unknown length, which are thinned out within seconds, are never written.
+Nearly every step only increments a counter. At a step that is kept the weights are copied. Copies
+are written every few seconds at most, so the many early snapshots of a training of unknown length,
+which are thinned out within seconds, are never written.
+
+The folder has one file per snapshot, and run.json. A file is named under "writing" in run.json
+before it is written and before it is deleted, and under "snapshots" only while it is complete.
+Every listed file is therefore readable at any time, and every file that may be deleted is named:
+other files belong to the user and are never touched.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
+import os
+import re
 import sys
 import warnings
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 from weakref import WeakValueDictionary
 
-from exempla import io
+from exempla import __version__, io
 from exempla.checks import check_flag, check_folder, whole_number
 from exempla.errors import ExemplaError, ExemplaWarning
-from exempla.recorder.run import (
-    Run,
-    Snapshot,
-    has_run,
-    read_run,
-    sha256,
-    snapshot_name,
-    write_run,
-    write_snapshot,
-)
-from exempla.recorder.weights import weights_of
+from exempla.recorder.weights import SUFFIXES, encoded, kind_of, learning_rate
 
 _KEEP = 8
 _MAX_BYTES = 8 * 2**30
-WRITING_SHARE = 0.005
-"""Largest share of the training time spent on writing before the end of the training."""
+WRITE_EVERY = 10.0
+"""Smallest number of seconds between two writes before the end of the training."""
 WAITING_BYTES = 2**28
 """Largest size of the copies that wait in memory; beyond it they are written at once."""
-_CHECKS_PER_STRIDE = 8
-"""How often, between two snapshots, a waiting copy is reconsidered for writing."""
+_RUN = "run.json"
+_FORMAT = "exempla-run-1"
+_SNAPSHOT = re.compile(r"step-\d+(-\d+)?\.(safetensors|npz)")
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The weights after one training step, in a file of the run's folder."""
+
+    step: int
+    learning_rate: float | None
+    file: str
+    size: int
+    sha256: str
+
+    def checked(self, folder: Path) -> Path:
+        """Return the path of the file after verifying its checksum."""
+        path = folder / self.file
+        try:
+            with open(path, "rb") as file:
+                found = hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError as error:
+            raise ExemplaError(f"{path} cannot be read ({error.strerror}).") from None
+        if found != self.sha256:
+            raise ExemplaError(
+                f"{path} has changed since it was recorded: remove its entry from {_RUN}."
+            )
+        return path
+
+
+@dataclass(frozen=True)
+class Run:
+    """The contents of run.json. `kind` is the kind of model, "torch" or "scikit-learn"."""
+
+    kind: str
+    model: str
+    steps: int
+    stride: int
+    finished: bool
+    snapshots: tuple[Snapshot, ...]
+    writing: tuple[str, ...] = ()
+    """Files about to be written or deleted; a killed run may have left them incomplete."""
+
+    @property
+    def files(self) -> set[str]:
+        """The files that this run may delete."""
+        return {one.file for one in self.snapshots} | set(self.writing)
+
+
+def read_run(folder: Path) -> Run:
+    """Read and validate the run recorded in a folder."""
+    try:
+        content = json.loads((folder / _RUN).read_bytes())
+    except FileNotFoundError:
+        raise ExemplaError(f"there is no recorded run in {folder} (no {_RUN}).") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise ExemplaError(f"{folder / _RUN} cannot be read ({type(error).__name__}).") from None
+    try:
+        return _parsed(content)
+    except (KeyError, TypeError, ValueError, OverflowError):
+        raise ExemplaError(f"{folder / _RUN} was not written by this exempla's Recorder.") from None
+
+
+def _parsed(content: Any) -> Run:
+    snapshots = [Snapshot(**one) for one in content["snapshots"]]
+    writing = tuple(content.get("writing", ()))
+    names = [*(one.file for one in snapshots), *writing]
+    # a Recorder names its files in one way, and deletes no others
+    valid = content["format"] == _FORMAT and all(_SNAPSHOT.fullmatch(name) for name in names)
+    if not valid or any(type(one.step) is not int for one in snapshots):
+        raise ValueError
+    return Run(
+        kind=str(content["kind"]),
+        model=str(content["model"]),
+        steps=int(content["steps"]),
+        stride=max(1, int(content["stride"])),
+        finished=bool(content["finished"]),
+        snapshots=tuple(sorted(snapshots, key=lambda one: one.step)),
+        writing=writing,
+    )
+
+
+def write_snapshot(
+    folder: Path, step: int, learning_rate: float | None, name: str, data: bytes
+) -> Snapshot:
+    """Write the file of one snapshot; it counts once run.json lists it."""
+    io.write_bytes(folder / name, data)
+    return Snapshot(step, learning_rate, name, len(data), hashlib.sha256(data).hexdigest())
 
 
 @dataclass
@@ -51,13 +135,6 @@ class Thinning:
     at a multiple of twice the stride, the ones in between are dropped, and the stride doubles. At
     any time there are more than keep/2 snapshots at equal distances, and a training of T steps
     takes about keep + keep/2·log2(T/keep) snapshots in total.
-
-    >>> thinning, kept = Thinning(keep=4), []
-    >>> for step in range(1, 12):
-    ...     if step == thinning.next_after(kept):
-    ...         kept = thinning.with_step(kept, step)
-    >>> kept, thinning.with_last(kept, 9), thinning.with_last(kept, 11)
-    ([2, 4, 6, 8], [2, 4, 6, 9], [4, 8, 11])
     """
 
     keep: int
@@ -85,15 +162,6 @@ class Thinning:
         if 2 * (step - earlier[-1]) < self._next_stride(earlier):
             return [*earlier[:-1], step]
         return [*self._thinned(earlier), step]
-
-    def last_dropped(self, steps: Iterable[int]) -> int:
-        """Return the step among these that thinning will drop last.
-
-        >>> Thinning(keep=8, stride=2).last_dropped([2, 4, 6, 10])
-        4
-        """
-        turns = {step: step // self.stride for step in steps}
-        return max(turns, key=lambda step: (turns[step] & -turns[step], step))
 
     def reduce(self, kept: list[int], keep: int) -> list[int]:
         """Lower the number of snapshots to `keep` and return the steps that stay."""
@@ -180,22 +248,22 @@ class Recorder:
         resume: bool = False,
     ) -> None:
         self.model, self.optimizer = model, optimizer
-        self._weights = weights_of(model)
+        self._kind = kind_of(model)
         self.steps = 0
         """Steps so far."""
         self.max_bytes = _at_least_one("max_bytes", max_bytes)
         self._thinning = Thinning(_at_least_one("keep", keep))
         expected = None if steps is None else _at_least_one("steps", steps)
-        self._waiting: dict[int, tuple[Any, float | None]] = {}
+        self._waiting: dict[int, tuple[bytes, float | None]] = {}
         self._written: dict[int, Snapshot] = {}
         self._stopped = not _is_first_process()
         self._listed: set[str] = set()
         """Snapshot files that run.json lists: the only ones that may be deleted."""
         self._manifest: bytes | None = None
         """run.json as this Recorder last read or wrote it."""
-        self._spent, self._writes, self._start = 0.0, 0, perf_counter()
+        self._next_write = perf_counter() + WRITE_EVERY
         self._next_check = math.inf
-        """The next step at which there is something to do."""
+        """The next step at which a snapshot is due."""
         self._lock: ExitStack | None = None
         self.folder = self._open(check_folder("folder", folder), check_flag("resume", resume))
         if expected is not None:
@@ -212,15 +280,12 @@ class Recorder:
 
     def finish(self) -> None:
         """End the training: keep its last weights and write everything."""
-        if self._stopped or not self.steps:
-            self._close()
-            return
-        weights = self._copy_weights()
-        written = self._written.get(self.steps)
-        if written is None or sha256(self._weights.encoded(weights)) != written.sha256:
-            self._keep(self._thinning.with_last(self._kept, self.steps), weights)
-        self._write(list(self._waiting), finished=True)
-        self._plan()
+        if self.steps and not self._stopped:
+            data, written = self._encoded(), self._written.get(self.steps)
+            if written is None or hashlib.sha256(data).hexdigest() != written.sha256:
+                self._keep(self._thinning.with_last(self._kept, self.steps), data)
+            self._write(finished=True)
+            self._plan()
         self._close()
 
     def __enter__(self) -> Recorder:
@@ -236,7 +301,7 @@ class Recorder:
     def flush(self) -> None:
         """Write the copies that wait in memory."""
         if self._waiting and not self._stopped:
-            self._write(list(self._waiting))
+            self._write()
 
     def expect(self, steps: int) -> None:
         """Announce the total number of steps, before the first one."""
@@ -281,8 +346,8 @@ class Recorder:
                 f"{folder} is not empty: give each run a folder of its own, or use resume=True "
                 "to continue the run in it."
             )
-        run = read_run(folder) if has_run(folder) else None
-        if run is not None and run.kind != self._weights.kind:
+        run = read_run(folder) if (folder / _RUN).is_file() else None
+        if run is not None and run.kind != self._kind:
             raise ExemplaError(f"the run in this folder is of a {run.kind} model: give another.")
         folder = io.make_folder(folder)
         key = folder.resolve()
@@ -297,7 +362,7 @@ class Recorder:
         _OPEN[key] = self
         if run is not None:
             self._continue(read_run(folder))
-            self._manifest = (folder / "run.json").read_bytes()
+            self._manifest = (folder / _RUN).read_bytes()
         return folder
 
     def _acquire(self, folder: Path) -> bool:
@@ -324,40 +389,24 @@ class Recorder:
         self.steps = max(self._written, default=0)
         self._keep_only(self._thinning.reduce(self._kept, self._thinning.keep))
 
-    def _write(self, steps: list[int], finished: bool = False) -> None:
-        """Write the waiting snapshots of these steps, after deleting the ones that go."""
-        with self._timed():
+    def _write(self, finished: bool = False) -> None:
+        """Write the waiting snapshots, after deleting those that are no longer kept.
+
+        If the folder cannot be written to, recording stops with a warning and training goes on.
+        """
+        try:
             self._refuse_other_writers()
-            names = {
-                step: snapshot_name(self.folder, step, self._weights.suffix, self._listed)
-                for step in sorted(steps)
-            }
-            if names:
-                self._write_run(writing=tuple(names.values()))
+            names = {step: self._free_name(step) for step in sorted(self._waiting)}
+            kept = {*names.values(), *(one.file for one in self._written.values())}
+            dropped = self._listed - kept
+            if names or dropped:
+                self._write_run(writing=(*names.values(), *sorted(dropped)))
+                self._delete(dropped)
             for step, name in names.items():
-                weights, rate = self._waiting[step]
-                data = self._weights.encoded(weights)
+                data, rate = self._waiting[step]
                 self._written[step] = write_snapshot(self.folder, step, rate, name, data)
                 del self._waiting[step]
-                self._writes += 1
             self._write_run(finished)
-
-    def _refuse_other_writers(self) -> None:
-        """Raise OSError if another Recorder has continued this run since this one last wrote."""
-        path = self.folder / "run.json"
-        mine = self._acquire(self.folder)
-        if not mine or (path.read_bytes() if path.is_file() else None) != self._manifest:
-            raise OSError(0, "another Recorder has continued this run")
-
-    @contextmanager
-    def _timed(self) -> Iterator[None]:
-        """Count the time, and stop recording, with a warning, if the folder cannot be written to.
-
-        Training goes on without its recorder.
-        """
-        begun = perf_counter()
-        try:
-            yield
         except OSError as error:
             self._close()
             self._stopped, self._next_check = True, math.inf
@@ -366,23 +415,41 @@ class Recorder:
                 f"{self.folder} cannot be written to ({error.strerror or error}): training goes "
                 "on, but no further snapshot is recorded.",
                 ExemplaWarning,
-                stacklevel=2,
+                stacklevel=3,
             )
-        self._spent += perf_counter() - begun
+        self._next_write = perf_counter() + WRITE_EVERY
+
+    def _free_name(self, step: int) -> str:
+        """Return a name for a snapshot's file that overwrites no file but one of our own."""
+        suffix, k = SUFFIXES[self._kind], 1
+        name = f"step-{step:09d}{suffix}"
+        while os.path.lexists(self.folder / name) and name not in self._listed:
+            k += 1
+            name = f"step-{step:09d}-{k}{suffix}"
+        return name
+
+    def _refuse_other_writers(self) -> None:
+        """Raise OSError if another Recorder has continued this run since this one last wrote."""
+        path = self.folder / _RUN
+        mine = self._acquire(self.folder)
+        if not mine or (path.read_bytes() if path.is_file() else None) != self._manifest:
+            raise OSError(0, "another Recorder has continued this run")
 
     def _write_run(self, finished: bool = False, writing: tuple[str, ...] = ()) -> None:
-        run = Run(
-            kind=self._weights.kind,
-            model=type(self.model).__name__,
-            steps=self.steps,
-            stride=self._thinning.stride,
-            finished=finished,
-            snapshots=tuple(self.snapshots),
-            writing=writing,
-        )
-        write_run(self.folder, run, self._listed)
+        name, stride = type(self.model).__name__, self._thinning.stride
+        snapshots = tuple(self.snapshots)
+        run = Run(self._kind, name, self.steps, stride, finished, snapshots, writing)
+        content = {"format": _FORMAT, "version": __version__, **asdict(run)}
+        self._manifest = (json.dumps(content, indent=2) + "\n").encode()
+        io.write_bytes(self.folder / _RUN, self._manifest)
         self._listed = run.files
-        self._manifest = (self.folder / "run.json").read_bytes()
+
+    def _delete(self, names: set[str]) -> None:
+        """Delete these files, and the temporary files that a killed process left of any."""
+        parts = [p for name in (_RUN, *self._listed) for p in self.folder.glob(f".{name}.*.part")]
+        for path in [*(self.folder / name for name in names), *parts]:
+            with suppress(OSError):
+                path.unlink()
 
     # ---- snapshots
 
@@ -395,27 +462,27 @@ class Recorder:
             for step in [s for s in known if s not in steps]:
                 del known[step]
 
-    def _keep(self, steps: list[int], weights: Any) -> None:
+    def _keep(self, steps: list[int], data: bytes) -> None:
         """Keep the snapshots of these steps, the last of which is the present one."""
         self._keep_only(steps)
         self._written.pop(self.steps, None)
         groups = getattr(self.optimizer, "param_groups", None)
-        rate = float(groups[0]["lr"]) if groups else self._weights.learning_rate(self.model)
-        self._waiting[self.steps] = (weights, rate)
+        rate = float(groups[0]["lr"]) if groups else learning_rate(self.model)
+        self._waiting[self.steps] = (data, rate)
 
     def _check(self) -> None:
-        """Take the snapshot that is due, and write waiting copies if that is cheap by now."""
-        if self.steps == self._thinning.next_after(self._kept, self.steps - 1):
-            weights = self._copy_weights()
-            self._keep(self._thinning.with_step(self._kept, self.steps), weights)
-        while self._waiting and not self._stopped and self._may_write():
-            self._write([self._thinning.last_dropped(self._waiting)])
+        """Take the snapshot that is due, and write the waiting ones every few seconds."""
+        data = self._encoded()
+        self._keep(self._thinning.with_step(self._kept, self.steps), data)
+        waiting = sum(len(data) for data, _ in self._waiting.values())
+        if waiting > WAITING_BYTES or perf_counter() >= self._next_write:
+            self._write()
         self._plan()
 
-    def _copy_weights(self) -> Any:
+    def _encoded(self) -> bytes:
         """Copy the present weights; reduce the number of snapshots if they do not all fit."""
-        weights = self._weights.copied(self.model)
-        fit, kind = self.max_bytes // self._weights.nbytes(weights), type(self.model).__name__
+        data = encoded(self.model)
+        fit, kind = self.max_bytes // len(data), type(self.model).__name__
         if fit < 1:
             raise ExemplaError(
                 f"one snapshot of this {kind} takes more than max_bytes={self.max_bytes}: give a "
@@ -430,27 +497,12 @@ class Recorder:
                 stacklevel=4,
             )
             self._keep_only(self._thinning.reduce(self._kept, fit))
-        return weights
-
-    # ---- when
-
-    def _may_write(self) -> bool:
-        """Return True if one more write keeps the time spent within `WRITING_SHARE`."""
-        waiting = sum(self._weights.nbytes(weights) for weights, _ in self._waiting.values())
-        if waiting > WAITING_BYTES:
-            return True
-        one = self._spent / max(1, self._writes)
-        return self._spent + one <= WRITING_SHARE * (perf_counter() - self._start)
+        return data
 
     def _plan(self) -> None:
-        """Compute the next step at which `step` has more to do than counting."""
-        if self._stopped:
-            return
-        due = self._thinning.next_after(self._kept, self.steps)
-        self._next_check = math.inf if due is None else due
-        if self._waiting:
-            soon = self.steps + max(1, self._thinning.stride // _CHECKS_PER_STRIDE)
-            self._next_check = min(self._next_check, soon)
+        """Compute the step of the next snapshot."""
+        if not self._stopped:
+            self._next_check = self._thinning.next_after(self._kept, self.steps) or math.inf
 
 
 def _at_least_one(name: str, value: Any) -> int:

@@ -1,4 +1,4 @@
-"""Copy the weights of a model, write them to a file and read them back, for each framework.
+"""Encode the weights of a model as a file and read them back, for each framework.
 
 scikit-learn models that are trained step by step become plain arrays in an NPZ file. A torch
 module becomes a safetensors file of its parameters and buffers, under the names of the bare module:
@@ -12,8 +12,7 @@ from __future__ import annotations
 import io
 import json
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,46 +24,37 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 SUFFIX = ".safetensors"
-_HEADER_BYTES = 512
-"""Upper bound on the bytes that a file uses for one array beside its name and its numbers."""
+SUFFIXES = {"torch": SUFFIX, "scikit-learn": ".npz"}
+"""The file name suffix of each kind of model."""
 
 
-@dataclass(frozen=True)
-class Weights:
-    """How the weights of one kind of model are copied and written."""
-
-    kind: str
-    suffix: str
-    copied: Callable[[Any], Any]
-    """Copy the weights to main memory, where later steps do not change them."""
-    encoded: Callable[[Any], bytes]
-    """Return the copy as the bytes of a file."""
-    nbytes: Callable[[Any], int]
-    """Return an upper bound on the size of that file."""
-    learning_rate: Callable[[Any], float | None]
-    """Return the learning rate that the model itself states, if it does."""
-
-
-def weights_of(model: Any) -> Weights:
-    """Return how to copy this model's weights.
-
-    >>> from sklearn.neural_network import MLPClassifier
-    >>> weights_of(MLPClassifier()).kind
-    'scikit-learn'
-    """
+def kind_of(model: Any) -> str:
+    """Return "torch" or "scikit-learn"; raise if the model is not trained step by step."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(model, torch.nn.Module):
-        return Weights("torch", SUFFIX, copied, encoded_tensors, nbytes, lambda model: None)
+        return "torch"
     if hasattr(model, "partial_fit"):
-        return Weights(
-            "scikit-learn", ".npz", arrays_of, _encoded_arrays,
-            lambda arrays: _HEADER_BYTES + sum(a.nbytes + _HEADER_BYTES for a in arrays.values()),
-            _learning_rate,
-        )  # fmt: skip
+        return "scikit-learn"
     raise UnsupportedModelError(
         f"{type(model).__name__} is not trained step by step, so there is nothing to record: give "
         "a torch.nn.Module, or a scikit-learn model with partial_fit (of a Pipeline its last step)."
     )
+
+
+def encoded(model: Any) -> bytes:
+    """Return the model's weights as the bytes of a file; the same weights give the same bytes."""
+    if kind_of(model) == "torch":
+        return _encoded_tensors(model)
+    out = io.BytesIO()
+    np.savez(out, allow_pickle=False, **arrays_of(model))  # pyright: ignore[reportArgumentType]
+    return out.getvalue()
+
+
+def learning_rate(model: Any) -> float | None:
+    """Return the initial learning rate that a scikit-learn model states, if it does."""
+    if hasattr(model, "learning_rate_init"):
+        return float(model.learning_rate_init)
+    return float(model.eta0) if getattr(model, "learning_rate", None) == "constant" else None
 
 
 # ---- scikit-learn
@@ -76,12 +66,7 @@ _SINGLE = ("coef_", "intercept_")
 
 
 def arrays_of(model: Any) -> dict[str, np.ndarray]:
-    """Copy the fitted weights, by name.
-
-    >>> from sklearn.linear_model import SGDClassifier
-    >>> sorted(arrays_of(SGDClassifier().partial_fit([[0.0], [1.0]], [0, 1], [0, 1])))
-    ['coef_', 'intercept_']
-    """
+    """Copy the fitted weights, by name."""
     if hasattr(model, _LISTS[0]):
         pairs = [(f"{name}.{i}", a) for name in _LISTS for i, a in enumerate(getattr(model, name))]
     elif hasattr(model, _SINGLE[0]):
@@ -110,12 +95,6 @@ def place(model: Any, arrays: dict[str, np.ndarray]) -> None:
             setattr(model, name, arrays[name])
 
 
-def _encoded_arrays(arrays: dict[str, np.ndarray]) -> bytes:
-    out = io.BytesIO()
-    np.savez(out, allow_pickle=False, **arrays)  # pyright: ignore[reportArgumentType]
-    return out.getvalue()
-
-
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
     """Read the arrays of an NPZ file."""
     try:
@@ -127,13 +106,6 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
         raise ExemplaError(f"{path} is not a snapshot ({type(problem).__name__}).") from None
 
 
-def _learning_rate(model: Any) -> float | None:
-    """Return the initial learning rate; a schedule inside the model is not visible."""
-    if hasattr(model, "learning_rate_init"):
-        return float(model.learning_rate_init)
-    return float(model.eta0) if getattr(model, "learning_rate", None) == "constant" else None
-
-
 # ---- torch
 
 _TIED = "tied"
@@ -141,14 +113,6 @@ _SHARDED = (
     "{} is not on this machine as a whole, so it cannot be recorded: record a model that is not "
     "sharded (DistributedDataParallel is fine)."
 )
-
-
-@dataclass(frozen=True)
-class _Tensors:
-    """A copy of a state dict; `tied` maps further names of a tensor to the name in `kept`."""
-
-    kept: dict[str, Tensor]
-    tied: dict[str, str]
 
 
 def unwrap_module(model: Any) -> Any:
@@ -160,28 +124,15 @@ def unwrap_module(model: Any) -> Any:
 
 
 def plain_names(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the state dict under the names it has without wrappers.
-
-    >>> plain_names({"module._orig_mod.0.weight": 1, "module._orig_mod.0.bias": 2})
-    {'0.weight': 1, '0.bias': 2}
-    """
+    """Return the state dict under the names it has without wrappers."""
     names = [name.replace("_orig_mod.", "") for name in state]
     while names and all(name.startswith("module.") for name in names):
         names = [name.removeprefix("module.") for name in names]
     return dict(zip(names, state.values(), strict=True))
 
 
-def copied(model: nn.Module) -> _Tensors:
-    """Copy the module's parameters and buffers to main memory.
-
-    >>> from torch import nn
-    >>> first = nn.Linear(2, 2)
-    >>> second = nn.Linear(2, 2)
-    >>> second.weight = first.weight
-    >>> made = copied(nn.Sequential(first, second))
-    >>> sorted(made.kept), made.tied
-    (['0.bias', '0.weight', '1.bias'], {'1.weight': '0.weight'})
-    """
+def _encoded_tensors(model: nn.Module) -> bytes:
+    """Return the module's parameters and buffers as a safetensors file."""
     import torch
 
     if any(type(part).__name__ == "FullyShardedDataParallel" for part in model.modules()):
@@ -202,20 +153,8 @@ def copied(model: nn.Module) -> _Tensors:
             continue
         places[place] = name
         kept[name] = value.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
-    return _Tensors(kept, tied)
-
-
-def encoded_tensors(tensors: _Tensors) -> bytes:
-    """Return the copy as a safetensors file; the same weights always give the same bytes."""
     # one entry of metadata: safetensors writes several of them in any order
-    return _safetensors().save(tensors.kept, {_TIED: json.dumps(tensors.tied)})
-
-
-def nbytes(tensors: _Tensors) -> int:
-    """Return an upper bound on the size of the file."""
-    names = [*tensors.kept, *tensors.tied, *tensors.tied.values()]
-    numbers = sum(value.nbytes for value in tensors.kept.values())
-    return numbers + _HEADER_BYTES + sum(len(name.encode()) + _HEADER_BYTES for name in names)
+    return _safetensors().save(kept, {_TIED: json.dumps(tied)})
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:

@@ -1,7 +1,7 @@
 """The explanation made visible: one self-contained HTML page, and figures."""
 
-from exempla.report.evidence import TokenView, evidence_of, layout_of, marked_text
-from exempla.report.listing import Listed, write_job_report, write_label_report, write_listing
+from exempla.report.evidence import TokenView, evidence_of, marked_text
+from exempla.report.listing import Listed, write_label_report, write_listing
 from exempla.report.page import explanation_fragment, render_report, write_report
 from exempla.report.plots import plot_evidence, plot_explanation
 from exempla.report.views import Content, ImageView, TableView, TextView, View
@@ -9,8 +9,8 @@ from exempla.report.words import About
 
 __all__ = [
     "About", "Content", "View", "ImageView", "TableView", "TextView",
-    "write_report", "write_label_report", "write_job_report", "render_report",
+    "write_report", "write_label_report", "render_report",
     "explanation_fragment",
     "TokenView", "marked_text",
-    "Listed", "write_listing", "evidence_of", "layout_of", "plot_evidence", "plot_explanation",
+    "Listed", "write_listing", "evidence_of", "plot_evidence", "plot_explanation",
 ]  # fmt: skip

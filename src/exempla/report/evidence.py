@@ -1,7 +1,7 @@
 """Evidence shown in reports: influence of each pick on each query, and decisive parts.
 
 **Picks and queries.** `evidence_of` returns the kernel values of the picked examples and the
-queried ones; `layout_of` projects them on a map.
+queried ones.
 
 **Decisive words and columns** (`decisive_parts`), for a model that is linear in prepared features:
 for an example with label y and most likely other class c, feature i has the strength
@@ -28,18 +28,10 @@ from exempla.report.views import Content, View
 from exempla.results import Explanation, Selection
 
 
-def evidence_of(explanation: Explanation, rows: np.ndarray | None = None) -> np.ndarray | None:
-    """Return the (k, n_test) kernel values f_i·f_j of the picks (or of other training rows) and the
-    queried examples; None without the Explainer.
+def evidence_of(explanation: Explanation) -> np.ndarray | None:
+    """Return the (k, n_test) kernel values f_i·f_j of picked and queried examples.
 
-    >>> from sklearn.datasets import load_iris
-    >>> from sklearn.linear_model import LogisticRegression
-    >>> import exempla
-    >>> X, y = load_iris(return_X_y=True)
-    >>> model = LogisticRegression(max_iter=500).fit(X, y)
-    >>> answer = exempla.explain(model, (X, y), (X[:2], y[:2]), k=3, progress=False)
-    >>> evidence_of(answer).shape
-    (3, 2)
+    None if the explanation came without its Explainer.
     """
     question = explanation.question
     if question is None:
@@ -49,56 +41,7 @@ def evidence_of(explanation: Explanation, rows: np.ndarray | None = None) -> np.
         asked = question.test
         if question.rows is not None:
             asked = take_examples(asked, question.rows)
-    rows = explanation.indices if rows is None else rows
-    return question.explainer.affinity(rows, asked, explanation.labels)
-
-
-@dataclass(frozen=True)
-class Layout:
-    """Positions of a sample of training examples, the picked and the queried ones, on a map."""
-
-    rows: np.ndarray
-    """Training rows of the sample."""
-    sample: np.ndarray
-    picked: np.ndarray
-    queried: np.ndarray
-    explained: float
-    """Share of the sample's variance that the two axes show."""
-
-
-_MAX_MAPPED = 500
-"""Training examples, and queried examples, on the map."""
-
-
-def layout_of(explanation: Explanation) -> Layout | None:
-    """Project the examples on the first two principal components of the kernel.
-
-    Kernel PCA of a random sample of training examples and the picked ones: with centred Gram matrix
-    G = U Λ Uᵀ, an example with kernel values κ to the sample has coordinates Λ^(−1/2) Uᵀ κ. None if
-    the explanation came without its Explainer, or if there is nothing to draw.
-    """
-    query = explanation.question
-    if query is None or explanation.n_test == 0 or explanation.n_train < 3:
-        return None
-    rng = np.random.default_rng(0)
-    others = np.setdiff1d(np.arange(explanation.n_train), explanation.indices)
-    some = rng.permutation(others)[: max(_MAX_MAPPED - len(explanation), 0)]
-    rows = np.concatenate([explanation.indices, some])[: 2 * _MAX_MAPPED]
-    features = np.asarray(query.explainer.kernel().features.rows[rows], np.float64)
-    kernel = features @ features.T
-    asked = evidence_of(explanation, rows)
-    if asked is None or asked.shape[0] != len(rows) or not np.isfinite(kernel).all():
-        return None
-    asked = asked[:, :_MAX_MAPPED]
-    means = kernel.mean(0)
-    centred = kernel - means - means[:, None] + means.mean()
-    values, vectors = np.linalg.eigh(centred)
-    first = vectors[:, -2:][:, ::-1] / np.sqrt(np.maximum(values[-2:][::-1], 1e-12))
-    placed = centred @ first
-    queried = (asked - asked.mean(0) - means[:, None] + means.mean()).T @ first
-    n, total = len(explanation), max(float(values.clip(0).sum()), 1e-12)
-    share = float(values[-2:].clip(0).sum() / total)
-    return Layout(rows[n:], placed[n:], placed[:n], queried, share)
+    return question.explainer.affinity(explanation.indices, asked, explanation.labels)
 
 
 def strongest(evidence: np.ndarray, side: str, count: int) -> list[np.ndarray]:
@@ -106,10 +49,6 @@ def strongest(evidence: np.ndarray, side: str, count: int) -> list[np.ndarray]:
 
     Opponents are sorted by the most negative value, proponents by the most positive one, both sides
     by size; picks on the other side are left out.
-
-    >>> import numpy as np
-    >>> strongest(np.array([[-0.5], [0.2], [-0.9]]), "opponents", 5)[0].tolist()
-    [2, 0]
     """
     strength = {"opponents": -evidence, "proponents": evidence}.get(side, np.abs(evidence))
     order = np.argsort(-strength, axis=0, kind="stable")[:count]
@@ -120,11 +59,6 @@ def varied_order(evidence: np.ndarray, best: list[np.ndarray], kinds: Sequence[A
     """Return the order in which to show queries: by influence, with the kinds taking turns.
 
     Kinds are confusions such as "true 3, predicted 5"; taking turns varies the first screen.
-
-    >>> import numpy as np
-    >>> evidence = np.array([[-0.9, -0.8, -0.1]])
-    >>> varied_order(evidence, [np.array([0])] * 3, ["a", "a", "b"])
-    [0, 2, 1]
     """
     total = np.array([float(np.abs(evidence[picks, j]).sum()) for j, picks in enumerate(best)])
     order, seen = np.argsort(-total, kind="stable").tolist(), Counter()
@@ -149,19 +83,6 @@ def decisive_parts(model: Any, X: Any, labels: Any) -> _Decisive | None:
     """Return the decisive words and columns of each row; None if the model is not linear.
 
     `model` is a fitted Pipeline of a ColumnTransformer and a linear classifier or regression.
-
-    >>> import pandas as pd
-    >>> from sklearn.compose import ColumnTransformer
-    >>> from sklearn.feature_extraction.text import TfidfVectorizer
-    >>> from sklearn.linear_model import LogisticRegression
-    >>> from sklearn.pipeline import make_pipeline
-    >>> X = pd.DataFrame({"text": ["free money", "free lunch", "meeting notes", "lunch notes"]})
-    >>> y = ["spam", "spam", "ham", "ham"]
-    >>> prepare = ColumnTransformer([("text", TfidfVectorizer(), "text")])
-    >>> model = make_pipeline(prepare, LogisticRegression()).fit(X, y)
-    >>> found = decisive_parts(model, X, y)
-    >>> sorted(found.words[0]), found.words[0]["money"] > 0
-    (['free', 'money'], True)
     """
     steps: Any = getattr(model, "steps", ())
     if len(steps) != 2:
@@ -223,11 +144,7 @@ def _feature_names(prepare: Any) -> tuple[list[str], dict[int, str]]:
 
 
 def _owner(feature: str, columns: list[str]) -> str:
-    """Return the column of a prepared feature: the longest name that it begins with.
-
-    >>> _owner("missingindicator_age", ["age", "wage"]), _owner("job_title_clerk", ["job_title"])
-    ('age', 'job_title')
-    """
+    """Return the column of a prepared feature: the longest name that it begins with."""
     plain = feature.removeprefix("missingindicator_")
     fitting = [c for c in columns if plain == c or plain.startswith(f"{c}_")]
     return max(fitting, key=len, default=feature)

@@ -5,7 +5,7 @@ Each row is shown by itself or beside others, such as a suspect beside the rows 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,11 +18,15 @@ from exempla.report.words import About, Trust, chance, trust_in_model
 
 @dataclass(frozen=True)
 class Listed:
-    """A row, a remark about it, and the rows shown beside it, each with a number."""
+    """A row, a remark about it, and the rows shown beside it, each with a number.
+
+    `content` replaces what the view shows of the row.
+    """
 
     row: int
     said: str = ""
     neighbours: tuple[tuple[int, str], ...] = ()
+    content: Content | None = None
 
 
 def write_listing(
@@ -42,35 +46,17 @@ def write_listing(
 ) -> Path:
     """Write the page and return its path.
 
-    Parameters
-    ----------
-    path, rows, view, about
-        Where to write, what to list, how to show it, and what the page is about.
-    trust
-        Further lines of the section on trust.
-    heading, help
-        Title of the list and the sentence below it.
-    word
-        What the numbers of neighbours mean.
-    others, side
-        The view of neighbours, if it is another one, and their side, which sets their colour.
-    more
-        Number of rows that are not listed.
-
-    >>> import pathlib, tempfile
-    >>> page = write_listing(pathlib.Path(tempfile.mkdtemp()) / "report.html",
-    ...     [Listed(3, "weakest")], view=View(), about=About(question="Which rows?"),
-    ...     heading="Rows", help="The weakest first.", seed=0)
-    >>> "weakest" in page.read_text()
-    True
+    `heading` and `help` are the title of the list and the sentence below it. `word` says what the
+    numbers of neighbours mean; `others` shows them, if another view does, and `side` sets their
+    colour. `trust` are further lines of the section on trust, and `more` rows are not listed.
     """
     gallery = Gallery()
     cards = [
         (
-            card_of(view, row.row, gallery, remark=row.said),
+            card_of(row.content or view.show(row.row), row.row, gallery, remark=row.said),
             [
-                card_of(others or view, neighbour, gallery, bearing=said, side=side)
-                for neighbour, said in row.neighbours
+                card_of((others or view).show(i), i, gallery, bearing=said, side=side)
+                for i, said in row.neighbours
             ],
         )
         for row in rows
@@ -94,6 +80,13 @@ def write_listing(
 
 
 _MAX_PAIRS = 5
+_HELP = {
+    "classes": "Left: a training example whose label may be wrong. Right: {others} whose labels "
+    "contradict it, and how strongly each one disagrees.",
+    "numbers": "Most suspicious first: the number, the cross-validated prediction, and the usual "
+    "distance between the two.",
+    "parts": "Most suspicious first, judged by cross-validated predictions.",
+}
 
 
 def write_label_report(
@@ -101,14 +94,16 @@ def write_label_report(
     path: str | Path,
     *,
     train_view: View,
-    contradicting_view: View,
+    contradicting_view: View | None = None,
+    content: Callable[[int], Content] | None = None,
     about: About,
     limit: int = 200,
 ) -> Path:
     """Write the result of `fix_labels` as one self-contained HTML file and return its path.
 
     `contradicting_view` shows the rows that `fixes.contradicting` names: curated rows, or training
-    rows where there were none.
+    rows where there were none. `content` returns what to show of the suspect at a rank; by default
+    `train_view` shows its row.
 
     >>> import pathlib, tempfile
     >>> from sklearn.datasets import load_iris
@@ -123,36 +118,37 @@ def write_label_report(
     >>> "Which labels are wrong?" in page.read_text()
     True
     """
-    count = min(limit, len(fixes))
     rows = []
-    for rank, row in enumerate(fixes.indices[:count].tolist()):
-        found = fixes.contradicting[rank]
-        near = ((int(i), f"−{w:.2f}") for i, w in zip(found.indices, found.weights, strict=True))
-        rows.append(Listed(row, _remark(fixes, rank), tuple(near)))
+    for rank, row in enumerate(fixes.indices[:limit].tolist()):
+        near: tuple[tuple[int, str], ...] = ()
+        if contradicting_view is not None:
+            found = fixes.contradicting[rank]
+            pairs = zip(found.indices, found.weights, strict=True)
+            near = tuple((int(i), f"−{w:.2f}") for i, w in pairs)
+        shown = None if content is None else content(rank)
+        rows.append(Listed(row, _remark(fixes, rank), near, shown))
     others = "trusted examples" if fixes.trusted else "other training examples"
+    kind = "numbers" if fixes.noun == "numbers" else "parts"
+    heading = f"Suspicious {fixes.noun}"
+    if contradicting_view is not None:
+        kind, heading = "classes", f"{heading}, and the examples that contradict them"
     return write_listing(
         path,
         rows,
         view=train_view,
         others=contradicting_view,
         side="opponent",
-        more=len(fixes) - count,
-        about=_about(fixes, about, _pairs(fixes)),
+        more=max(len(fixes) - limit, 0),
+        about=replace(
+            about,
+            question=about.question or f"Which {fixes.noun} are wrong?",
+            answer=about.answer or fixes.finding,
+            warnings=tuple(dict.fromkeys((*about.warnings, *fixes.warnings, *_pairs(fixes)))),
+        ),
         trust=_trust(fixes),
-        heading="Suspicious labels, and the examples that contradict them",
-        help="Left: a training example whose label may be wrong. Right: "
-        f"{others} whose labels contradict it, and how strongly each one disagrees.",
+        heading=heading,
+        help=_HELP[kind].format(others=others),
         seed=fixes.seed,
-    )
-
-
-def _about(fixes: Any, about: About, warnings: Sequence[str] = ()) -> About:
-    """Add the question, the finding and the warnings of a result."""
-    return replace(
-        about,
-        question=about.question or f"Which {fixes.noun} are wrong?",
-        answer=about.answer or fixes.finding,
-        warnings=tuple(dict.fromkeys((*about.warnings, *fixes.warnings, *warnings))),
     )
 
 
@@ -165,29 +161,27 @@ def _pairs(fixes: Any) -> list[str]:
         for pair in fixes.conflicts[:_MAX_PAIRS]
     ]
     n, more = len(fixes.conflicts), len(fixes.conflicts) - len(named)
-    what = "1 pair of equal or nearly equal rows has" if n == 1 else (
-        f"{n:,} pairs of equal or nearly equal rows have"
-    )  # fmt: skip
+    pairs, have = ("pair", "has") if n == 1 else ("pairs", "have")
     rest = f", and {more:,} more" if more else ""
-    return [f"{what} different labels: rows {', '.join(named)}{rest}."]
+    return [
+        f"{n:,} {pairs} of equal or nearly equal rows {have} different labels: rows "
+        f"{', '.join(named)}{rest}."
+    ]
 
 
 def _trust(fixes: Any) -> list[Trust]:
     low, high = fixes.interval
-    lines = [(
-        "Expected to be wrong",
-        f"{fixes.expected_errors:,.0f} ({low:,.0f} to {high:,.0f})",
-        f"of {fixes.n_labels:,} {fixes.noun}; 90 % interval",
-    )]  # fmt: skip
+    expected = f"{fixes.expected_errors:,.0f} ({low:,.0f} to {high:,.0f})"
+    lines = [
+        ("Expected to be wrong", expected, f"of {fixes.n_labels:,} {fixes.noun}; 90 % interval")
+    ]
     if fixes.task == "classes":
         lines.insert(0, ("Method", fixes.method, fixes.selector))
     if fixes.tail is not None:
-        kind = "heavy tails" if fixes.tail < 5 else "moderate tails" if fixes.tail < 15 else (
-            "almost normal"
-        )  # fmt: skip
-        lines.append(
-            ("Noise of correct numbers", kind, f"{fixes.spread_rule}, ν = {fixes.tail:.1f}")
-        )
+        tails = "heavy tails" if fixes.tail < 5 else "moderate tails"
+        kind = tails if fixes.tail < 15 else "almost normal"
+        rule = f"{fixes.spread_rule}, ν = {fixes.tail:.1f}"
+        lines.append(("Noise of correct numbers", kind, rule))
     if fixes.n_trusted:
         lines.append(("Trusted", f"{fixes.n_trusted:,}", "rows whose labels are known to be right"))
     if fixes.damping > 0:
@@ -196,81 +190,23 @@ def _trust(fixes: Any) -> list[Trust]:
 
 
 def _remark(fixes: Any, rank: int) -> str:
-    """Return one line about a suspicious class label."""
-    given, better = str(fixes.given[rank]), str(fixes.suggested[rank])
+    """Return one line about a suspect: its label, the suggested one, and how likely it is wrong."""
+    p = chance(fixes.probabilities[rank])
+    given, better = fixes.given[rank], fixes.suggested[rank]
+    if fixes.spread is not None:
+        arrow = f" → {better:.6g}" if better != given else ""
+        around = f"expected {fixes.expected[rank]:.4g} ± {fixes.spread[rank]:.2g}"
+        kind = f" · {fixes.kind[rank]}" if fixes.probabilities[rank] > 0.5 else ""
+        return f"{given:.6g}{arrow} · {around}{kind} · {p} likely wrong"
+    if fixes.parts == "labels":
+        given, better = ("present" if label else "absent" for label in (given, better))
+    given, better = str(given), str(better)
+    if fixes.part is not None:
+        arrow = f" → {better}" if better != given else ""
+        return f"{fixes.name[rank]}: {given}{arrow} · {p} likely wrong"
     remark = f"labelled {given}" + (f", probably {better}" if better != given else "")
-    remark += f" ({chance(fixes.probabilities[rank])} likely mislabelled)"
+    remark += f" ({p} likely mislabelled)"
     if len(fixes.alternative):
         other, believed = str(fixes.alternative[rank]), fixes.alternative_chance[rank]
         remark += f" · cross-validated prediction: {other} {chance(believed)}"
     return remark
-
-
-_JOB_HELP = {
-    "numbers": "Most suspicious first: the number, the cross-validated prediction, and the usual "
-    "distance between the two.",
-    "labels": "Most suspicious first, judged by cross-validated predictions.",
-}
-
-
-@dataclass(frozen=True)
-class _RankedView(View):
-    """Shows the suspect at each rank: its row, under the suspect's own name."""
-
-    rows: Any
-    view: Any
-
-    def show(self, index: int) -> Content:
-        """Return the row of the suspect at this rank."""
-        shown = self.view(index)
-        return replace(shown, label=None, predicted=None, name=shown.name or f"#{self.rows[index]}")
-
-
-def said_of(fixes: Any, rank: int) -> str:
-    """Return one line about a suspect: its label, the suggested one, and how likely it is wrong.
-
-    >>> from sklearn.datasets import load_diabetes
-    >>> from sklearn.linear_model import Ridge
-    >>> import exempla
-    >>> X, y = load_diabetes(return_X_y=True)
-    >>> y[7] *= 10
-    >>> said_of(exempla.fix_labels(Ridge(0.1), (X, y), k=1, progress=False), 0).partition(" · ")[0]
-    '630 → 63'
-    """
-    p = f"{chance(fixes.probabilities[rank])} likely wrong"
-    given, better = fixes.given[rank], fixes.suggested[rank]
-    if fixes.spread is not None:
-        better_said = f" → {better:.6g}" if better != given else ""
-        around = f"expected {fixes.expected[rank]:.4g} ± {fixes.spread[rank]:.2g}"
-        kind = f" · {fixes.kind[rank]}" if fixes.probabilities[rank] > 0.5 else ""
-        return f"{given:.6g}{better_said} · {around}{kind} · {p}"
-    part = f"{fixes.name[rank]}: " if fixes.part is not None else ""
-    if fixes.parts == "labels":
-        words = ("absent", "present")
-        given, better = words[int(given)], words[int(better)]
-    arrow = f" → {better}" if str(better) != str(given) else ""
-    return f"{part}{given}{arrow} · {p}"
-
-
-def write_job_report(
-    fixes: Any, path: str | Path, *, view: Any, about: About, limit: int = 200
-) -> Path:
-    """Write the result of a label job as one self-contained HTML file and return its path.
-
-    `view` gives the `Content` of the suspect at a rank.
-    """
-    count = min(limit, len(fixes))
-    about = _about(fixes, about)
-    if len(fixes) > count:
-        more = f"{len(fixes) - count:,} more are listed in explanation.csv."
-        about = replace(about, notes=(*about.notes, more))
-    return write_listing(
-        path,
-        [Listed(rank, said_of(fixes, rank)) for rank in range(count)],
-        view=_RankedView(fixes.indices, view),
-        about=about,
-        trust=_trust(fixes),
-        heading=f"Suspicious {fixes.noun}",
-        help=_JOB_HELP["numbers" if fixes.noun == "numbers" else "labels"],
-        seed=fixes.seed,
-    )

@@ -24,15 +24,7 @@ import numpy as np
 from exempla.errors import ExemplaError
 from exempla.io import write_text
 from exempla.report import plots, words
-from exempla.report.evidence import (
-    Layout,
-    about_texts,
-    evidence_of,
-    layout_of,
-    strongest,
-    token_views,
-    varied_order,
-)
+from exempla.report.evidence import about_texts, evidence_of, strongest, token_views, varied_order
 from exempla.report.plots import Gallery, Thumbnail
 from exempla.report.views import MOST_CELLS, Content, View, confusions
 from exempla.report.words import About, signed
@@ -43,7 +35,10 @@ _WIDE_CAUSES = 2
 _MAX_MATRIX_CLASSES = 12
 _MAX_WARNINGS = 3
 """Kinds of warnings that are not folded."""
-_TECHNICAL = ("Method", "Damping", "Kept of the Fisher information", "Selection", "Certificate")
+_TECHNICAL = (
+    "Method", "Damping", "Kept of the Fisher information", "Selection", "Explained share",
+    "Certificate",
+)  # fmt: skip
 """Lines of trust that are shown under "How this was computed"."""
 _UNKNOWN = (
     "The training examples behind this prediction are not available: the explanation no longer "
@@ -57,7 +52,12 @@ _CARDS = count(1)
 
 @dataclass(frozen=True)
 class _Card:
-    """One example on the page."""
+    """One example on the page.
+
+    `bearing` is its influence on the prediction it is shown beside, and `bar` that (or its weight)
+    as a length from −1 to 1. A `remark` replaces the true and the predicted label. `copies` counts
+    the equal or nearly equal training examples that it stands for.
+    """
 
     content: Content
     picture: Thumbnail | None
@@ -65,19 +65,14 @@ class _Card:
     weight: str = ""
     side: str = ""
     bearing: str = ""
-    """Its influence on the prediction it is shown beside."""
     bar: float = 0.0
-    """The same as a length from −1 to 1."""
     rank: int = 0
     remark: str = ""
-    """Text shown in place of the true and the predicted label."""
     copies: int = 1
-    """Number of equal or nearly equal training examples that it stands for."""
 
 
-def card_of(view: View, index: int, gallery: Gallery, **said: Any) -> _Card:
+def card_of(content: Content, index: int, gallery: Gallery, **said: Any) -> _Card:
     """Return the card of one example."""
-    content = view.show(index)
     picture = None if content.image is None else gallery.add(content.image)
     return _Card(content, picture, index, **said)
 
@@ -93,7 +88,6 @@ def write_report(
     limit: int = 200,
     others: int = 6,
     verification: Any = None,
-    layout: Layout | None = None,
 ) -> Path:
     """Write the explanation as one self-contained HTML file and return its path.
 
@@ -114,9 +108,6 @@ def write_report(
     verification : Verification
         The result of `explanation.verify()`: the page then compares the predicted effect with
         retraining.
-    layout : Layout
-        Positions of the examples on the map, from `exempla.report.evidence.layout_of`; by default
-        computed like `evidence`.
 
     >>> import tempfile, pathlib
     >>> from sklearn.datasets import load_iris
@@ -133,7 +124,7 @@ def write_report(
     """
     page = _explanation_page(
         explanation, train_view=train_view, test_view=test_view, about=about, evidence=evidence,
-        limit=limit, others=others, verification=verification, layout=layout,
+        limit=limit, others=others, verification=verification,
     )  # fmt: skip
     return save_page(page, path)
 
@@ -165,7 +156,6 @@ def _explanation_page(
     limit: int = 200,
     others: int = 6,
     verification: Any = None,
-    layout: Layout | None = None,
     tokens: bool = True,
 ) -> dict[str, Any]:
     """Gather what is shown: at most `limit` examples of each kind, `others` causes each.
@@ -176,19 +166,31 @@ def _explanation_page(
     if tokens and train_view is None and test_view is None and about_texts(explanation):
         assert isinstance(explanation, Explanation)
         train_view, test_view = token_views(explanation)
-    unit = _weight_unit(explanation)
-    train = _card_maker(explanation, train_view or View(), gallery, unit)
-    shown = {}
+    largest = float(np.max(np.abs(explanation.weights), initial=0.0))
+    unit = 1.0  # a power of ten that makes tiny and huge weights readable
+    if largest and not 0.5 <= largest < 1000:
+        unit = float(10.0 ** np.floor(np.log10(largest)))
+    pick = _card_maker(explanation, train_view or View(), gallery, unit, largest or 1.0)
+    shown = {"made": f"seed {getattr(explanation, 'seed', 0)}"}
     if isinstance(explanation, Explanation):
-        shown = _summary(explanation, about, train_view, verification)
+        shown = {
+            "made": f"{shown['made']} · {explanation.fisher} Fisher",
+            "trusting": words.trust_sentences(explanation, about, train_view),
+            "steps": words.next_steps(explanation, about),
+            "effect": plots.effect_plot(explanation, verification),
+        }
+        if verification is not None:
+            shown["verified"] = (
+                f"Retrained without them, the mean log-likelihood changed by "
+                f"{signed(verification.retrained)} (predicted: {signed(verification.predicted)})."
+            )
         if test_view is not None:
-            layout = layout_of(explanation) if layout is None else layout
             evidence = evidence_of(explanation) if evidence is None else evidence
             shown |= {
                 "marks": test_view.marks,
                 "no_cause": _UNKNOWN if evidence is None else "",
                 "comparisons": _comparisons(
-                    explanation, test_view, train, gallery, evidence, limit, others
+                    explanation, test_view, pick, gallery, evidence, limit, others
                 ),
                 "more_comparisons": max(explanation.n_test - limit, 0),
             }
@@ -200,17 +202,12 @@ def _explanation_page(
         "about": about,
         "trust": words.trust(explanation, about),
         "warnings": _warnings(explanation, about),
-        "picked": [train(place) for place in range(min(limit, len(explanation)))],
+        "picked": [pick(place) for place in range(min(limit, len(explanation)))],
         "more_picked": max(len(explanation) - limit, 0),
-        "curve": plots.explained_curve(plots.explained_shares(explanation)),
-        "explained": words.percent(explanation.explained),
         "noise": f"{explanation.noise:g}" if explanation.noise else "",
         "weight_unit": "" if unit == 1.0 else f"{unit:g}",
         "pictures": gallery.encoded(),
-        "made": f"seed {getattr(explanation, 'seed', 0)}"
-        + (f" · {explanation.fisher} Fisher" if isinstance(explanation, Explanation) else ""),
         "explanation": explanation,
-        "map": plots.kernel_map(layout, (train_view or View()).labels),
     }
 
 
@@ -222,95 +219,63 @@ def _warnings(found: Selection, about: About) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*first, *about.warnings, *others)))
 
 
-def _summary(
-    explanation: Explanation, about: About, train_view: View | None, verification: Any
-) -> dict[str, Any]:
-    """Return the sentences and the drawing of the summary."""
-    verified = ""
-    if verification is not None:
-        verified = (
-            f"Retrained without them, the mean log-likelihood changed by "
-            f"{signed(verification.retrained)} (predicted: {signed(verification.predicted)})."
-        )
-    return {
-        "trusting": words.trust_sentences(
-            explanation, about, words.doubtful(explanation, train_view)
-        ),
-        "steps": words.next_steps(explanation, about),
-        "effect": plots.effect_plot(explanation, verification),
-        "verified": verified,
-    }
-
-
-_CardMaker = Callable[..., _Card]
-
-
-def _card_maker(explanation: Selection, view: View, gallery: Gallery, unit: float) -> _CardMaker:
+def _card_maker(
+    explanation: Selection, view: View, gallery: Gallery, unit: float, largest: float
+) -> Callable[[int], _Card]:
     """Return a function that makes the card of the pick at a place."""
-    largest = float(np.max(np.abs(explanation.weights), initial=0.0)) or 1.0
     copies = getattr(explanation, "copies", ())
     alignment = getattr(explanation, "alignment", None)
 
     @cache
     def pick(place: int) -> _Card:
-        weight, side = float(explanation.weights[place]), ""
+        index, weight, side = int(explanation.indices[place]), explanation.weights[place], ""
         if alignment is not None:
             side = "opponent" if alignment[place] < 0 else "proponent"
         return card_of(
-            view,
-            int(explanation.indices[place]),
+            view.show(index),
+            index,
             gallery,
-            weight=f"{weight / unit:+.2f}".replace("-", "−"),
+            weight=_signed(weight / unit),
             side=side,
-            bar=weight / largest,
+            bar=float(weight) / largest,
             rank=place + 1,
             copies=len(copies[place]) if copies else 1,
         )
 
-    def make(place: int, influence: float | None = None) -> _Card:
-        if influence is None:
-            return pick(place)
-        said = f"{influence:+.2f}".replace("-", "−")
-        return replace(pick(place), bearing=said, bar=influence)
+    return pick
 
-    return make
+
+def _signed(value: float) -> str:
+    return f"{value:+.2f}".replace("-", "−")
 
 
 def _comparisons(
     explanation: Explanation,
     view: View,
-    train: _CardMaker,
+    pick: Callable[[int], _Card],
     gallery: Gallery,
     evidence: np.ndarray | None,
     limit: int,
     others: int,
 ) -> list[tuple[_Card, list[_Card]]]:
     """Return the queried examples, each with the picked ones that have the largest influence."""
-    n = explanation.n_test
-    if evidence is None:
-        return [(card_of(view, j, gallery), []) for j in range(min(limit, n))]
-    best = strongest(evidence, explanation.side, others)
-    return [
-        (card_of(view, j, gallery), [train(int(i), float(evidence[i, j])) for i in best[j]])
-        for j in varied_order(evidence, best, confusions(view, n))[:limit]
-    ]
-
-
-def _weight_unit(explanation: Selection) -> float:
-    """Return the power of ten that makes the weights readable: 1 unless they are tiny or huge."""
-    largest = float(np.max(np.abs(explanation.weights), initial=0.0))
-    if largest == 0.0 or 0.5 <= largest < 1000:
-        return 1.0
-    return float(10.0 ** np.floor(np.log10(largest)))
+    order = list(range(explanation.n_test))
+    best: list[Any] = [()] * explanation.n_test
+    if evidence is not None:
+        best = strongest(evidence, explanation.side, others)
+        order = varied_order(evidence, best, confusions(view, explanation.n_test))
+    out = []
+    for j in order[:limit]:
+        influence = {} if evidence is None else {int(i): float(evidence[i, j]) for i in best[j]}
+        causes = [replace(pick(i), bearing=_signed(z), bar=z) for i, z in influence.items()]
+        out.append((card_of(view.show(j), j, gallery), causes))
+    return out
 
 
 def confusion_matrix(pairs: Sequence[tuple[str | None, str | None]]) -> dict[str, Any] | None:
     """Count (true, predicted) pairs; None if no prediction differs from its label.
 
     `rows` are (true class, cells), and cells are (predicted class, count, shade from 0 to 4).
-
-    >>> confusion_matrix([("3", "5"), ("3", "5"), ("5", "3")])["rows"][0]
-    ('3', [('3', 0, 0), ('5', 2, 4)])
     """
     known = [(true, said) for true, said in pairs if true is not None and said is not None]
     if all(true == said for true, said in known):
@@ -369,7 +334,7 @@ def _warning_lines(warnings: Sequence[str]) -> list[tuple[str, list[str]]]:
     for warning in warnings:
         kinds.setdefault(re.sub(r"\d[\d,.]*", "#", warning), []).append(warning)
     lines = [(first, others) for first, *others in kinds.values()]
-    rest = [w for first, others in lines[_MAX_WARNINGS:] for w in (first, *others)]
+    rest = [warning for first, others in lines[_MAX_WARNINGS:] for warning in (first, *others)]
     return lines[:_MAX_WARNINGS] + ([("More warnings", rest)] if rest else [])
 
 
@@ -379,11 +344,7 @@ def _hash(text: str) -> str:
 
 
 def _strength_class(strength: float) -> str:
-    """Return the style of a decisive word or column: three steps each way.
-
-    >>> _strength_class(0.9), _strength_class(-0.2), _strength_class(0.0)
-    ('for3', 'against1', '')
-    """
+    """Return the style of a decisive word or column: three steps each way."""
     if abs(strength) < 0.05:
         return ""
     step = 1 if abs(strength) < 1 / 3 else 2 if abs(strength) < 2 / 3 else 3

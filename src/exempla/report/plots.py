@@ -1,7 +1,6 @@
-"""Drawings of a report: curve, effects and map as inline SVG, thumbnails, and Matplotlib figures.
+"""Drawings of a report: effects as inline SVG, thumbnails, and Matplotlib figures.
 
-`explained_curve`, `effect_plot` and `kernel_map` return coordinates, which the templates draw
-without a script.
+`effect_plot` returns coordinates, which the templates draw without a script.
 `Gallery` stores each thumbnail once, as WebP, within a size limit.
 """
 
@@ -19,7 +18,7 @@ from PIL import Image
 
 from exempla.images import as_image, fitted, webp
 from exempla.io import replacing
-from exempla.report.evidence import Layout, evidence_of, strongest, varied_order
+from exempla.report.evidence import evidence_of, strongest, varied_order
 from exempla.report.views import Content, View, confusions
 from exempla.report.words import signed, within
 from exempla.results import Explanation, Selection
@@ -28,62 +27,18 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-_WIDTH, _HEIGHT = 640.0, 220.0
-_LEFT, _RIGHT, _TOP, _BOTTOM = 46.0, 10.0, 10.0, 34.0
-
-
-def explained_shares(explanation: Selection) -> np.ndarray:
-    """Return the share of ‖μ‖² explained after each pick: Σ_{i≤j} gain_i / ‖μ‖².
-
-    >>> from exempla.report.plots import explained_shares
-    >>> callable(explained_shares)
-    True
-    """
-    gains = np.asarray(explanation.gains, dtype=np.float64)
-    total = float(gains.sum())
-    # ‖μ‖² = posterior variance + Σ gains.
-    norm2 = explanation.variance + total
-    return np.cumsum(gains) / norm2 if norm2 > 0 else np.zeros(len(gains))
-
-
-def explained_curve(shares: np.ndarray) -> dict[str, Any] | None:
-    """Return points and ticks of the explained-share curve; None without shares."""
-    count = len(shares)
-    if count == 0:
-        return None
-    # The axis ends at a round number above the largest share.
-    ends = (1e-3, 2e-3, 5e-3, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0)
-    top = next((end for end in ends if shares.max() <= end), 1.0)
-    right, base = _WIDTH - _RIGHT, _HEIGHT - _BOTTOM
-    xs = _LEFT + np.arange(count + 1) / count * (right - _LEFT)
-    ys = base - np.clip(np.r_[0.0, shares] / top, 0, 1) * (base - _TOP)
-    keep = np.unique(np.linspace(0, count, min(count + 1, 400)).astype(int))
-    points = " ".join(f"{xs[i]:.1f},{ys[i]:.1f}" for i in keep)
-    steps = sorted({0, *(round(count * f) for f in (0.25, 0.5, 0.75)), count})
-    return {
-        "points": points,
-        "area": f"{xs[0]:.1f},{base:.1f} {points} {xs[-1]:.1f},{base:.1f}",
-        "x_ticks": [(float(xs[i]), f"{i:,}") for i in steps],
-        "y_ticks": [(base - f * (base - _TOP), f"{100 * f * top:.3g}%") for f in (0.0, 0.5, 1.0)],
-        "width": _WIDTH,
-        "height": _HEIGHT,
-        "left": _LEFT,
-        "right": right,
-        "base": base,
-    }
-
-
 _OPPONENT, _PROPONENT, _INK = "#b3261e", "#1f6f4a", "#333333"
 
 
-def plot_explanation(explanation: Explanation) -> Figure:
-    """Plot the weights of the picked examples and the explained share.
+def explained_shares(explanation: Selection) -> np.ndarray:
+    """Return the share of ‖μ‖² explained after each pick: Σ_{i≤j} gain_i / ‖μ‖²."""
+    gains = np.asarray(explanation.gains, dtype=np.float64)
+    norm2 = explanation.variance + float(gains.sum())  # posterior variance + Σ gains
+    return np.cumsum(gains) / norm2 if norm2 > 0 else np.zeros(len(gains))
 
-    >>> import numpy as np
-    >>> from exempla.report.plots import plot_explanation
-    >>> callable(plot_explanation)
-    True
-    """
+
+def plot_explanation(explanation: Explanation) -> Figure:
+    """Plot the weights of the picked examples and the explained share."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 3.4), layout="constrained")
@@ -185,38 +140,35 @@ def effect_plot(explanation: Explanation, verification: Any = None) -> dict[str,
     how = "measured" if effect.get("measured") else "predicted"
     mean, spread = effect["random_baseline"], effect["random_sd"]
     lines = [
-        (f"removing these, {how}", "ours", effect["log_likelihood"], 0.0, ""),
-        (f"random rows, {how}", "chance", mean, 2 * spread, within(mean, spread)),
+        (f"removing these, {how}", "ours", effect["log_likelihood"], 0.0, 0.0),
+        (f"random rows, {how}", "chance", mean, 2 * spread, spread),
     ]
     if verification is not None:
         found, half = _retrained(verification, "selected removed")
-        lines.insert(1, ("removing these, retrained", "seen", found, half, within(found, half)))
+        lines.insert(1, ("removing these, retrained", "seen", found, half, half))
         found, half = _retrained(verification, "random removed")
-        lines.append(("random rows, retrained", "chance", found, half, within(found, half)))
-    ends = [0.0, *(v + h for _, _, v, h, _ in lines), *(v - h for _, _, v, h, _ in lines)]
-    low, span = min(ends), (max(ends) - min(ends)) or 1.0
-
-    def place(value: float) -> float:
-        return 2.0 + (value - low) / span * (_EFFECTS_WIDTH - 4.0)
-
-    marks = []
-    for number, (name, kind, value, half, told) in enumerate(lines):
-        first, last = (value - half, value + half) if half else sorted((0.0, value))
-        said = told if half else signed(value)  # a deterministic model has no spread
-        marks.append(
-            {
-                "name": name,
-                "said": said.replace("-", "−"),
-                "kind": kind,
-                "y": number * _LINE + 18,
-                "x": round(place(first), 1),
-                "width": round(max(place(last) - place(first), 2.0), 1),
-                "at": round(place(value), 1),
-            }
+        lines.append(("random rows, retrained", "chance", found, half, half))
+    # A bar starts at zero; a deterministic model has no spread.
+    ends = [(v - half, v + half) if half else sorted((0.0, v)) for _, _, v, half, _ in lines]
+    low, high = min(0.0, *(a for a, _ in ends)), max(0.0, *(b for _, b in ends))
+    scale = (_EFFECTS_WIDTH - 4.0) / ((high - low) or 1.0)
+    marks = [
+        {
+            "name": name,
+            "said": (within(value, spread) if half else signed(value)).replace("-", "−"),
+            "kind": kind,
+            "y": number * _LINE + 18,
+            "x": round(2.0 + (first - low) * scale, 1),
+            "width": round(max((last - first) * scale, 2.0), 1),
+            "at": round(2.0 + (value - low) * scale, 1),
+        }
+        for number, ((name, kind, value, half, spread), (first, last)) in enumerate(
+            zip(lines, ends, strict=True)
         )
+    ]
     return {
         "marks": marks,
-        "zero": round(place(0.0), 1),
+        "zero": round(2.0 - low * scale, 1),
         "width": _EFFECTS_WIDTH,
         "height": len(lines) * _LINE,
         "words": "; ".join(f"{mark['name']} {mark['said']}" for mark in marks),
@@ -234,65 +186,13 @@ def _retrained(verification: Any, arm: str) -> tuple[float, float]:
     return float(change.mean()), float(1.96 * spread)
 
 
-_MAP_SIZE, _MAP_EDGE = (640.0, 400.0), 12.0
-_MAP_COLOURS = 6
-"""Classes with a colour of their own on the map; the others share one."""
-
-
-def kernel_map(layout: Layout | None, labels: Any) -> dict[str, Any] | None:
-    """Place training, picked and queried examples on the first two kernel components.
-
-    `sample` are (x, y, colour) and `classes` the name of each colour, if the labels are known.
-    """
-    if layout is None:
-        return None
-    places = np.vstack([layout.sample, layout.picked, layout.queried])
-    if not np.isfinite(places).all():
-        return None
-    # Outliers must not squeeze the rest into a corner: they are drawn at the edge.
-    low, first, third, high = np.quantile(places, [0.005, 0.25, 0.75, 0.995], axis=0)
-    fence = 3 * (third - first)
-    low, high = np.maximum(low, first - fence), np.minimum(high, third + fence)
-    span = np.where(high > low, high - low, 1.0)
-
-    def drawn(points: np.ndarray) -> list[list[float]]:
-        room = np.array(_MAP_SIZE) - 2 * _MAP_EDGE
-        return np.round(_MAP_EDGE + np.clip((points - low) / span, 0, 1) * room, 1).tolist()
-
-    colours, classes = _colours(labels, layout.rows)
-    return {
-        "sample": [(x, y, colour) for (x, y), colour in zip(drawn(layout.sample), colours)],
-        "picked": drawn(layout.picked),
-        "queried": drawn(layout.queried),
-        "classes": classes,
-        "explained": f"{100 * layout.explained:.0f} %",
-        "width": _MAP_SIZE[0],
-        "height": _MAP_SIZE[1],
-    }
-
-
-def _colours(labels: Any, rows: np.ndarray) -> tuple[list[int], tuple[str, ...]]:
-    """Return the colour of each row, by label, and the names of the colours."""
-    try:
-        given = [str(label) for label in np.asarray(labels, dtype=object)[rows]]
-    except (IndexError, TypeError):
-        return [0] * len(rows), ()
-    names, counts = np.unique(given, return_counts=True)
-    if len(names) > 20:  # numbers, or too many classes to tell apart
-        return [0] * len(rows), ()
-    often = [str(name) for name in names[np.argsort(-counts, kind="stable")]]
-    shown = often if len(often) <= _MAP_COLOURS else [*often[: _MAP_COLOURS - 1], "other"]
-    code = {name: min(i, len(shown) - 1) + 1 for i, name in enumerate(often)}
-    return [code[name] for name in given], tuple(shown)
-
-
 _LARGEST = 128
 """Pixels on the longer side of a thumbnail."""
 _TINY = 48
 """Up to this size, an image is stored losslessly."""
 BUDGET = 3_600_000
 """Characters of all images of a page; the sizes and qualities below are tried until they fit."""
-_LADDER = ((_LARGEST, 80), (_LARGEST, 55), (96, 50), (64, 45), (48, 30))
+_LADDER = ((_LARGEST, 80), (96, 50), (48, 30))
 
 
 class Thumbnail(NamedTuple):
@@ -305,14 +205,7 @@ class Thumbnail(NamedTuple):
 
 @dataclass
 class Gallery:
-    """Collects the images of a page; equal images are stored once.
-
-    >>> import numpy as np
-    >>> gallery = Gallery()
-    >>> a, b = gallery.add(np.zeros((8, 8), np.uint8)), gallery.add(np.zeros((8, 8), np.uint8))
-    >>> a.key == b.key, len(gallery.encoded()), gallery.encoded()[0][1][:22]
-    (True, 1, 'data:image/webp;base64')
-    """
+    """Collects the images of a page; equal images are stored once."""
 
     pictures: dict[str, tuple[Thumbnail, Image.Image]] = field(default_factory=dict)
 

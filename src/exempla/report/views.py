@@ -41,7 +41,6 @@ class Content:
     label: str | None = None
     predicted: str | None = None
     name: str = ""
-
     numeric: bool = False
     """Whether label and prediction are real numbers, which are never exactly equal."""
 
@@ -115,9 +114,9 @@ class ImageView(View):
                 f"{images.shape}; reshape them first."
             )
         if images.dtype != np.uint8 and images.size:
-            for name, found in (("low", np.nanmin(images)), ("high", np.nanmax(images))):
-                if getattr(self, name) is None:
-                    object.__setattr__(self, name, float(found))
+            low = np.nanmin(images) if self.low is None else self.low
+            high = np.nanmax(images) if self.high is None else self.high
+            self.__dict__.update(low=float(low), high=float(high))  # the dataclass is frozen
 
     def show(self, index: int) -> Content:
         """Return the image, as bytes if it is an array."""
@@ -178,11 +177,7 @@ class TableView(View):
 
 
 def confusions(view: View, count: int) -> list[tuple[str | None, str | None]]:
-    """Return (true, predicted) of the first `count` examples.
-
-    >>> confusions(View(labels=[3, 5], predicted=[5, 5]), 2)
-    [('3', '5'), ('5', '5')]
-    """
+    """Return (true, predicted) of the first `count` examples."""
     labels, said = view.labels, view.predicted
     return [(_entry(labels, i, "labels"), _entry(said, i, "predicted")) for i in range(count)]
 
@@ -191,21 +186,16 @@ def mark_words(
     text: str, strengths: Mapping[str, float], longest: int = LONGEST_TEXT
 ) -> tuple[tuple[str, float], ...]:
     """Split the text at the given words and shorten it around them."""
-    words = sorted((w for w in strengths if w.strip()), key=len, reverse=True)
-    if not words:
-        return ((_shorten(text, 0, longest), 0.0),) if text else ()
-    pattern = re.compile(r"(?<!\w)(" + "|".join(map(re.escape, words)) + r")(?!\w)", re.IGNORECASE)
     known = {word.casefold(): strength for word, strength in strengths.items()}
+    marked = sorted((word for word in strengths if word.strip()), key=len, reverse=True)
+    words = "|".join(map(re.escape, marked)) or r"(?!)"  # which never matches
+    pattern = re.compile(rf"(?<!\w)({words})(?!\w)", re.IGNORECASE)
     first = pattern.search(text)
     start = 0 if first is None or len(text) <= longest else max(first.start() - longest // 4, 0)
-    text = _shorten(text, start, longest)
-    pieces: list[tuple[str, float]] = []
-    end = 0
-    for match in pattern.finditer(text):
-        pieces.append((text[end : match.start()], 0.0))
-        pieces.append((match.group(), known.get(match.group().casefold(), 0.0)))
-        end = match.end()
-    pieces.append((text[end:], 0.0))
+    parts = pattern.split(_shorten(text, start, longest))  # words at odd places
+    pieces = (
+        (part, known.get(part.casefold(), 0.0) if i % 2 else 0.0) for i, part in enumerate(parts)
+    )
     return tuple(piece for piece in pieces if piece[0])
 
 
@@ -222,11 +212,7 @@ def _strengths(decisive: _Decisive | None, index: int) -> dict[str, float]:
 
 
 def rounded(value: float) -> str:
-    """Round a number to four significant digits; keep all digits before the point.
-
-    >>> rounded(0.123456), rounded(98765.4321), rounded(31.0), rounded(-2.5e-7)
-    ('0.1235', '98765', '31', '-2.5e-07')
-    """
+    """Round a number to four significant digits; keep all digits before the point."""
     return f"{value:.0f}" if 1000 <= abs(value) < 1e12 else f"{value:.4g}"
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import platform
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -15,14 +16,7 @@ from typing import Any
 import numpy as np
 
 from exempla import __version__
-from exempla.quality import (
-    Judged,
-    disagreement,
-    judge_examples,
-    judge_test,
-    poor_sentence,
-    spaced,
-)
+from exempla.quality import Judged, disagreement, judge_examples, judge_test, poor_sentence, spaced
 from exempla.report.views import View
 from exempla.results import Answer, Explanation, Selection
 
@@ -69,17 +63,11 @@ class About:
 
 
 def versions() -> list[tuple[str, str]]:
-    """Return the versions of Python and of libraries that can change a result.
-
-    >>> versions()[0][0]
-    'Python'
-    """
+    """Return the versions of Python and of libraries that can change a result."""
     found = [("Python", platform.python_version()), ("exempla", __version__)]
     for name in _SHOWN:
-        try:
+        with suppress(PackageNotFoundError):
             found.append((name, version(name)))
-        except PackageNotFoundError:
-            continue
     return found
 
 
@@ -125,15 +113,7 @@ _BY_HEART = 0.1
 
 def poor_model(explanation: Explanation) -> str:
     """Return a sentence if the model contradicts its training labels or is no better than the
-    baseline on unseen rows; "" otherwise, or if that is unknown.
-
-    >>> import exempla, numpy as np
-    >>> from sklearn.linear_model import LogisticRegression
-    >>> X = np.random.default_rng(0).normal(size=(300, 2)); y = np.arange(300) % 3 > 0
-    >>> model = LogisticRegression().fit(X, y)
-    >>> poor_model(exempla.explain(model, (X, y), (X[:5], y[:5]), k=3, progress=False))[:48]
-    'The model is hardly better than the majority-cla'
-    """
+    baseline on unseen rows; "" otherwise, or if that is unknown."""
     embeddings = _embeddings(explanation)
     if embeddings and (said := disagreement(embeddings[0])):
         return said
@@ -165,40 +145,36 @@ def stands_out(explanation: Explanation) -> float | None:
     return abs(effect["log_likelihood"] - effect["random_baseline"]) / effect["random_sd"]
 
 
-def trust_sentences(explanation: Explanation, about: About, doubted: int) -> list[str]:
+def trust_sentences(explanation: Explanation, about: About, train_view: View | None) -> list[str]:
     """Return what speaks for and against the answer, most important first."""
-    out = []
-    if about.accuracy:
-        out.append(f"The model: {about.accuracy}, {about.model}.")
-    elif about.model:
-        out.append(f"The model is {about.model}. {_how_good(explanation)}")
-    else:
-        out.append(_how_good(explanation))
+    out = [f"The model: {about.accuracy}, {about.model}."]
+    if not about.accuracy:
+        model = f"The model is {about.model}. " if about.model else ""
+        out = [model + _how_good(explanation)]
     if (far := stands_out(explanation)) is not None:
-        out.append(_against_chance(far, explanation.removal.get("measured", False)))
+        effect = "measured effect" if explanation.removal.get("measured") else "predicted effect"
+        out.append(
+            f"The {effect} is clear: {far:.0f} standard deviations of random removals."
+            if far >= _CLEAR
+            else f"The {effect} is not clear: {far:.1f} standard deviations of random removals. "
+            "Random rows could do as much."
+        )
     if explanation.share < 0.9995:
         out.append("The model is large: the answer uses a compressed view of its parameters.")
-    if doubted:
+    if doubted := doubtful(explanation, train_view):
         have = "has a label" if doubted == 1 else "have labels"
         out.append(
             f"{doubted:,} of the {len(explanation):,} examples {have} the model disagrees with: "
             "look at these first."
         )
-    out.append(ranking_sentence(explanation))
-    return out
-
-
-def ranking_sentence(explanation: Explanation) -> str:
-    """Say what the order of the examples means."""
-    if "effect" in explanation.to_dict():
-        return (
-            "Ranked by influence: how much the queried predictions gain if the row is removed. "
-            "Some rows rank high for many questions."
-        )
-    return (
-        "Ranked by relative influence: how specifically a row speaks to these predictions. For the "
-        "rows whose removal changes most, run clean."
+    out.append(
+        "Ranked by influence: how much the queried predictions gain if the row is removed. Some "
+        "rows rank high for many questions."
+        if "effect" in explanation.to_dict()
+        else "Ranked by relative influence: how specifically a row speaks to these predictions. "
+        "For the rows whose removal changes most, run clean."
     )
+    return out
 
 
 def _how_good(explanation: Explanation) -> str:
@@ -212,16 +188,6 @@ def _how_good(explanation: Explanation) -> str:
     return (
         f"The model is right for {found.score:.1%} of {n}; majority-class baseline: "
         f"{found.baseline:.1%}."
-    )
-
-
-def _against_chance(far: float, measured: bool) -> str:
-    effect = "measured effect" if measured else "predicted effect"
-    if far >= _CLEAR:
-        return f"The {effect} is clear: {far:.0f} standard deviations of random removals."
-    return (
-        f"The {effect} is not clear: {far:.1f} standard deviations of random removals. Random rows "
-        "could do as much."
     )
 
 
@@ -251,35 +217,20 @@ Trust = tuple[str, str, str]
 
 
 def percent(share: float) -> str:
-    """Return a share in per cent, like `chance`, but 0 % and 100 % if they are exact.
-
-    >>> percent(0.8149), percent(0.997), percent(0.0042), percent(1.0), percent(0.0)
-    ('81 %', '> 99 %', '< 1 %', '100 %', '0 %')
-    """
+    """Return a share in per cent, like `chance`, but 0 % and 100 % if they are exact."""
     return f"{100 * share:.0f} %" if share in (0, 1) else chance(share)
-
-
-def _plural(count: int, noun: str) -> str:
-    """Return a number with its noun.
-
-    >>> _plural(1, "error"), _plural(1200, "errors")
-    ('1 error', '1,200 errors')
-    """
-    single = noun[:-1] if noun.endswith("s") else noun
-    return f"{count:,} {single if count == 1 else noun}"
 
 
 def question(explanation: Selection, about: About) -> str:
     """Return the question of the report."""
     if about.question or not isinstance(explanation, Explanation):
         return about.question
-    verb = {
-        "opponents": "pushed the model towards",
-        "proponents": "support",
-    }.get(explanation.side, "are most responsible for")
-    these = "this" if explanation.n_test == 1 else "these"
-    these_many = _plural(explanation.n_test, about.noun)
-    return f"Which training examples {verb} {these} {these_many.removeprefix('1 ')}?"
+    verb = {"opponents": "pushed the model towards", "proponents": "support"}.get(
+        explanation.side, "are most responsible for"
+    )
+    noun, n = about.noun, explanation.n_test
+    these = f"this {noun.removesuffix('s')}" if n == 1 else f"these {n:,} {noun}"
+    return f"Which training examples {verb} {these}?"
 
 
 def answer(found: Selection, about: About) -> str:
@@ -295,53 +246,43 @@ def removal_sentence(explanation: Explanation, noun: str = "predictions") -> str
     Measured effects are stated as facts, predicted ones with "should" and a 90 % interval.
     """
     first = explanation.test_labels.get("sentence", "")
-    effect, n = explanation.removal, explanation.n_test
-    rows = len(explanation.removed)
+    return f"{first} {_removal_effect(explanation, noun)}".strip()
+
+
+def _removal_effect(explanation: Explanation, noun: str) -> str:
+    effect, n, rows = explanation.removal, explanation.n_test, len(explanation.removed)
+    of = f"of {explanation.n_train:,} training rows"
     if not effect:
-        picked = f"{len(explanation):,} of {explanation.n_train:,} training rows"
-        found = f"{picked} {'was' if len(explanation) == 1 else 'were'} picked."
-        return f"{first} {found}".strip()
-    noun = "errors" if explanation.test_labels and noun == "predictions" else noun
+        return f"{len(explanation):,} {of} {'was' if len(explanation) == 1 else 'were'} picked."
     measured = effect.get("measured", False)
     if not measured and "low" in effect and effect["low"] is None:
         return (
-            f"{first} {rows:,} of {explanation.n_train:,} training rows are most responsible. How "
-            "much their removal changes cannot be predicted for trees: answer.verify() retrains "
-            "and measures it."
-        ).strip()
-    this = "this" if rows == 1 else "these"
-    these = f"{this} {rows:,} of {explanation.n_train:,} training rows"
-    change, n_fixed = effect["log_likelihood"], effect["n_fixed"]
+            f"{rows:,} {of} are most responsible. How much their removal changes cannot be "
+            "predicted for trees: answer.verify() retrains and measures it."
+        )
+    answers = "the true value" if effect["n_fixed"] is None else "the correct answer"
+    answers += "s" * (n != 1)
+    become = "becomes" if n == 1 else "become"
     if explanation.labels != "true":
-        answers = "the model's predictions become"
-    else:
-        answers = "the true values become" if n_fixed is None else "the correct answers become"
-        if n == 1:
-            answers = "the true value becomes" if n_fixed is None else "the correct answer becomes"
-    if not measured:
-        answers = answers.replace("becomes", "become").replace("become", "should become")
-    without = "Retrained without" if measured else "Without"
-    random = "1 random row" if rows == 1 else f"{rows:,} random rows"
-    size = f"{random}: {_percent_change(effect['random_baseline'])}"
-    if not measured and effect.get("low") is not None:
+        answers, become = "the model's predictions", "become"
+    size = "1 random row" if rows == 1 else f"{rows:,} random rows"
+    size += f": {_percent_change(effect['random_baseline'])}"
+    if not measured and "low" in effect:
         low, high = (_percent_change(effect[end]) for end in ("low", "high"))
         size += f"; 90 % interval {low} to {high}" if low != high else ""
-    found = f"{without} {these}, {answers} {_how_likely(change)} ({size})."
+    found = f"{'Retrained without' if measured else 'Without'} {'this' if rows == 1 else 'these'} "
+    found += f"{rows:,} {of}, {answers} {become if measured else 'should become'} "
+    found += f"{_how_likely(effect['log_likelihood'])} ({size})."
+    noun = "errors" if explanation.test_labels and noun == "predictions" else noun
     found += _turned(effect["n_fixed"], effect["n_broken"], n, noun, measured)
     if explanation.diffuse:
         start = "R" if measured else "Even w"
         found = f"No small set of rows causes these {noun}. {start}{found[1:]}"
-    return f"{first} {found}".strip()
+    return found
 
 
 def _how_likely(change: float) -> str:
-    """Describe a change of log-likelihood.
-
-    >>> _how_likely(0.7), _how_likely(0.24), _how_likely(-0.5), _how_likely(1.5)
-    ('about twice as likely', '27 % more likely', '39 % less likely', '4.5 times as likely')
-    >>> _how_likely(9.0), _how_likely(0.0004), _how_likely(-2.0)
-    ('more than 1,000 times as likely', 'hardly more or less likely', '86 % less likely')
-    """
+    """Describe a change of log-likelihood."""
     if abs(change) < 0.005:
         return "hardly more or less likely"
     if change < math.log(1.8):
@@ -354,11 +295,7 @@ def _how_likely(change: float) -> str:
 
 
 def _percent_change(change: float) -> str:
-    """Return a change of log-likelihood as a signed per cent, or as a factor if it is large.
-
-    >>> _percent_change(0.031), _percent_change(-0.1), _percent_change(0.0), _percent_change(1.5)
-    ('+3 %', '−10 %', '± 0 %', '× 4.5')
-    """
+    """Return a change of log-likelihood as a signed per cent, or as a factor if it is large."""
     if change > math.log(2):
         return f"× {math.exp(min(change, 99.0)):.2g}"
     value = round(100 * math.expm1(change))
@@ -382,20 +319,12 @@ def _turned(fixed: int | None, broken: int | None, n: int, noun: str, measured: 
 
 
 def signed(change: float) -> str:
-    """Return a change with its sign, in plain decimals.
-
-    >>> signed(0.2446), signed(-0.00031), signed(-5.6e-08)
-    ('+0.24', '-0.00031', '0.0000')
-    """
+    """Return a change with its sign, in plain decimals."""
     return f"{change:+.2g}" if abs(change) >= 1e-4 else "0.0000"
 
 
 def within(value: float, spread: float) -> str:
-    """Return a change ± its spread, both rounded to two digits of the spread.
-
-    >>> within(0.00017, 0.0281), within(-0.5, 0.2), within(0.1, 0.0)
-    ('0.000 ± 0.028', '-0.50 ± 0.20', '0.1 ± 0')
-    """
+    """Return a change ± its spread, both rounded to two digits of the spread."""
     if not spread > 0:
         return f"{value:.2g} ± 0"
     digits = max(0, 1 - math.floor(math.log10(spread)))
@@ -435,28 +364,22 @@ def trust(found: Selection, about: About) -> list[Trust]:
     lines.append(("Kept of the Fisher information", kept, rest))
     if found.given_up:
         lines.append(("Approximated", "to stay within the budget", found.given_up))
-    lines.append(("Selection", f"{found.selector}{noise}", _selected(found)))
-    lines += _certified(found)
+    side = "both sides" if found.side == "both" else f"{found.side} only"
+    selected = f"{side}, queried under their {found.labels} labels"
+    if found.k > len(found):
+        selected += f"; {found.k - len(found):,} fewer than asked for"
+    lines.append(("Selection", f"{found.selector}{noise}", selected))
+    of = "of the squared norm of the mean embedding" + ("; conservative" if found.noise else "")
+    lines.append(("Explained share", percent(found.explained), of))
+    statements = {line["name"]: line for line in found.certificate.get("statements", [])}
+    proved = statements.get("share_of_best_set")
+    # The lower bound that is proved for the picks as a set.
+    if proved and proved["status"] == "certified" and 0 < proved["value"] < math.inf:
+        r = int(found.certificate.get("r", len(found)))
+        rivals = f"{r:,} example{'s' * (r != 1)}"
+        meaning = f"proved: of what the best possible set of {rivals} could explain"
+        lines.append(("Certificate", f"at least {percent(float(proved['value']))}", meaning))
     return lines
-
-
-def _selected(explanation: Explanation) -> str:
-    short = explanation.k - len(explanation)
-    side = {"both": "both sides"}.get(explanation.side, f"{explanation.side} only")
-    labels = f"queried under their {explanation.labels} labels"
-    return f"{side}, {labels}" + (f"; {short:,} fewer than asked for" if short > 0 else "")
-
-
-def _certified(explanation: Explanation) -> list[Trust]:
-    """Return the lower bound that is proved for the picks as a set."""
-    found = {line["name"]: line for line in explanation.certificate.get("statements", [])}
-    proved = found.get("share_of_best_set")
-    if not proved or proved["status"] != "certified" or not math.isfinite(proved["value"]):
-        return []
-    value = float(proved["value"])
-    rivals = _plural(int(explanation.certificate.get("r", len(explanation))), "examples")
-    meaning = f"proved: of what the best possible set of {rivals} could explain"
-    return [("Certificate", f"at least {percent(value)}", meaning)] if value > 0 else []
 
 
 def terminal_text(found: Answer, rows: int = 10) -> str:

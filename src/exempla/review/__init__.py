@@ -18,12 +18,8 @@ A review folder contains:
     decisions.json, patch.csv, corrected.*      written by the export
 
 `content` is what the person sees of a row: a text with its decisive words, table cells with the
-weight of each column, or an image. Rows are 0-based, as in `explanation.json`.
-
-Files: `suspects` and `folder` (what is reviewed), `log` (decisions), `sampling` and `session`
-(order, spot checks, errors left), `gate`, `app` and `server` (the page), `export`, and
-`integrations` (other tools). Writing a folder and exporting need no web server; `serve` needs the
-`review` extra.
+weight of each column, or an image. Rows are 0-based, as in `explanation.json`. Writing a folder and
+exporting need no web server; `serve` needs the `review` extra.
 """
 
 from __future__ import annotations
@@ -37,12 +33,12 @@ from exempla.review.suspects import EvidenceRow, ReviewedFile, Suspect
 __all__ = [
     "Content",
     "EvidenceRow",
+    "FinalDecision",
+    "Review",
     "ReviewedFile",
     "Suspect",
-    "Review",
-    "read_review",
-    "write_review",
-    "serve",
-    "FinalDecision",
     "export_decisions",
+    "read_review",
+    "serve",
+    "write_review",
 ]

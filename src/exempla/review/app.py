@@ -23,48 +23,38 @@ from exempla.review.log import DamagedError, RowDecision, StaleError, StorageErr
 from exempla.review.session import FIELDS, RENEWED_EVERY, ReviewSession, entry
 from exempla.review.suspects import is_number
 
-__all__ = ["build_app"]
-
 _MEDIA_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
 _Once = Annotated[str, Field(min_length=8, max_length=64, pattern=r"^[A-Za-z0-9-]+$")]
+_Seen = Annotated[int, Field(ge=0)]
+_Row = Annotated[int, Path(ge=0, le=2**53)]
 
 
-class _Body(BaseModel):
+class _Empty(BaseModel):
     """A request body: no unknown fields, no silent conversion."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class _Decide(_Body):
+class _Turn(_Empty):
+    """Undo or redo the event `seen`."""
+
+    seen: _Seen
+    once: _Once
+
+
+class _Decide(_Turn):
     """Set the state of a row; `seen` is the version of the row on the page."""
 
     row: int = Field(ge=0)
     action: Literal["pending", "keep", "relabel", "remove", "skip"]
     label: str | None = Field(default=None, max_length=4096)
     note: str = Field(default="", max_length=10_000)
-    seen: int = Field(ge=0)
-    once: _Once
 
 
-class _Turn(_Body):
-    """Undo or redo the event `seen`."""
-
-    seen: int = Field(ge=0)
-    once: _Once
-
-
-class _Stop(_Body):
+class _Stop(_Empty):
     """The fraction of wrong rows below which the person wants to stop."""
 
     share: float = Field(gt=0, lt=1, allow_inf_nan=False)
-
-
-class _Empty(_Body):
-    """A request without parameters."""
-
-
-_KNOWN_FIELDS = {*_Decide.model_fields, *_Turn.model_fields, "since", "space", "what", "share"}
-_Row = Annotated[int, Path(ge=0, le=2**53)]
 
 
 def build_app(session: ReviewSession) -> FastAPI:
@@ -89,14 +79,11 @@ def _problem(_: Request, error: Exception) -> JSONResponse:
     """Answer a failure with a sentence; never echo what was sent."""
     code, words = 500, f"Internal error ({type(error).__name__}); please report it."
     if isinstance(error, RequestValidationError):
-        named = {str(part) for each in error.errors() for part in each["loc"]} & _KNOWN_FIELDS
-        where = f" ({', '.join(sorted(named))})" if named else ""
-        code, words = 422, f"The request is invalid{where}; reload the page."
+        code, words = 422, "The request is invalid; reload the page."
     elif isinstance(error, StarletteHTTPException):
         code, words = error.status_code, str(error.detail)
         if not words.endswith("."):  # not one of our sentences
-            ours = {400: "The request is invalid.", 404: "Not found."}
-            words = ours.get(code, "This is not served.")
+            words = {404: "Not found."}.get(code, "The request is invalid.")
     elif isinstance(error, ExemplaError):
         code = {BusyError: 409, StorageError: 507, DamagedError: 503}.get(type(error), 400)
         words = str(error)
@@ -135,7 +122,6 @@ def _add_reading(app: FastAPI, session: ReviewSession) -> None:
             "format": review.source.format,
             "question": review.question,
             "classes": review.classes,
-            "expected_wrong": review.expected_wrong,
             # For unsent decisions in the browser's storage; without the names of file and column.
             "key": review.key.partition(" ")[0],
             "elsewhere": other_decisions(log.others()),
@@ -180,7 +166,7 @@ def _shown(session: ReviewSession, item: int) -> bool:
     """Return True for suspects and drawn rows; the person must not choose other rows."""
     if item in session.rest:
         return any(item == each.row for each in session.log.draws)
-    return item in session.review.places
+    return item in session.review.lines
 
 
 def _check_shown(session: ReviewSession, item: int) -> None:

@@ -27,8 +27,10 @@ from exempla.review.suspects import FIRST_PART, item_of, row_of
 class BusyError(ExemplaError):
     """Another export is running in the folder."""
 
-
-_BUSY = "Another export is being written into this folder; wait for it, then export again."
+    def __init__(self) -> None:
+        super().__init__(
+            "Another export is being written into this folder; wait for it, then export again."
+        )
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ def export_decisions(directory: str | Path) -> list[FinalDecision]:
     >>> folder.cleanup()
     """
     review = read_review(directory)
-    with alone_in(review.directory, BusyError(_BUSY)):
+    with alone_in(review.directory, BusyError()):
         return _write_decisions(review)[0]
 
 
@@ -84,8 +86,6 @@ class Exported:
     problem: str = ""
     elsewhere: str = ""
     """A sentence about decisions in the folder that are about other data and were not used."""
-    parts: bool = False
-    """The decisions are about parts of rows, and only patch.csv is written."""
 
     @property
     def changed(self) -> int:
@@ -97,21 +97,13 @@ def export_review(review: Review) -> Exported:
     """Write decisions.json, patch.csv and the corrected data, all from one state of the log.
 
     If the corrected data cannot be made (for example because the source file is missing), the other
-    two are written and `problem` says why.
-
-    >>> import tempfile
-    >>> from exempla.review import ReviewedFile, Suspect, read_review, write_review
-    >>> folder = tempfile.TemporaryDirectory()
-    >>> _ = write_review(folder.name, [Suspect(3, "ham", "spam", 0.9, 0.97)],
-    ...                  source=ReviewedFile("mails.jsonl", "jsonl"), classes=["ham", "spam"])
-    >>> export_review(read_review(folder.name)).problem
-    'mails.jsonl is missing; restore the source file and export again.'
-    >>> folder.cleanup()
+    two are written and `problem` says why. Parts of rows have corrected data only if the file was
+    read as several labels or as tokens.
     """
-    with alone_in(review.directory, BusyError(_BUSY)):
+    with alone_in(review.directory, BusyError()):
         decisions, others = _write_decisions(review)
         if any(s.kind == "part" for s in review.suspects) and _layout_of(review) is None:
-            return Exported(decisions, None, elsewhere=others, parts=True)
+            return Exported(decisions, None, elsewhere=others)
         try:
             return Exported(decisions, write_corrected(review, decisions), elsewhere=others)
         except ExemplaError as error:
@@ -132,39 +124,31 @@ def write_corrected(review: Review, decisions: list[FinalDecision]) -> Path:
     `corrected`. An earlier export is replaced; a file or folder that exempla did not write, and a
     folder that was changed since, are refused.
     """
-    from exempla.tables.corrections import (
-        Decision,
-        export,
-        fingerprint,
-        refuse_input,
-        remove_leftovers,
-    )
+    from exempla.tables import corrections
     from exempla.tables.read import read_table
 
     path, target = review.source_path(), corrected_path(review)
-    refuse_input(target, path)
+    corrections.refuse_input(target, path)
     if not path.exists():
         raise ExemplaError(f"{path.name} is missing; restore the source file and export again.")
-    changed = ExemplaError(
-        f"{path.name} has changed since the analysis, so row numbers may no longer match; run the "
-        "analysis again."
-    )
-    if fingerprint(path) != review.fingerprint:
-        raise changed
-    chosen = [
-        Decision(d.row, d.action, d.new_label if d.action == "relabel" else None, d.note, d.time)
-        for d in _changes(decisions)
-    ]
+    table = None if _layout_of(review) else read_table(path, **dict(review.source.options))
+    # Of the bytes that were read: the file may be changing now.
+    if corrections.fingerprint(path if table is None else table) != review.source.fingerprint:
+        raise ExemplaError(
+            f"{path.name} has changed since the analysis, so row numbers may no longer match; run "
+            "the analysis again."
+        )
     if not target.is_dir():  # folders carry a marker of their own
         _claim(review, target)
     with _storing(target.name):
-        if _layout_of(review) is not None:
+        if table is None:
             return _write_corrected_parts(review, path, target)
-        table = read_table(path, **dict(review.source.options))
-        if fingerprint(table) != review.fingerprint:  # changed while it was read
-            raise changed
-        remove_leftovers(target)
-        return export(table, chosen, target, label=_label(review), replace_own=True)
+        corrections.remove_leftovers(target)
+        chosen = [
+            corrections.Decision(d.row, d.action, d.new_label, d.note, d.time)
+            for d in _changes(decisions)
+        ]
+        return corrections.export(table, chosen, target, label=_label(review), replace_own=True)
 
 
 def corrected_path(review: Review) -> Path:
@@ -191,19 +175,14 @@ def _storing(name: str) -> Iterator[None]:
 
 def _write_decisions(review: Review) -> tuple[list[FinalDecision], str]:
     """Write the list and the patch; return the decisions and a sentence about other data."""
-    from exempla.tables.corrections import (
-        PatchLine,
-        refuse_input,
-        remove_leftovers,
-        write_patch_lines,
-    )
+    from exempla.tables import corrections
 
     with closing(review.open_log()) as log:
         decisions, others = final_decisions(review, log), other_decisions(log.others())
     listing, patch = review.directory / "decisions.json", review.directory / "patch.csv"
     for path in (listing, patch):
-        refuse_input(path, review.source_path())
-        remove_leftovers(path)
+        corrections.refuse_input(path, review.source_path())
+        corrections.remove_leftovers(path)
     _claim(review, listing, patch)
     text = json.dumps([asdict(d) for d in decisions], indent=1, ensure_ascii=False)
     with _storing(listing.name):
@@ -212,15 +191,13 @@ def _write_decisions(review: Review) -> tuple[list[FinalDecision], str]:
     for d in _changes(decisions):
         # Not the name of a column, so that a part's label is never applied to the row.
         column = _label(review) + (f"[{d.part}]" if d.part else "")
-        new = d.new_label if d.action == "relabel" else None
-        lines.append(PatchLine(row=d.row, id=d.id, column=column, old=d.old_label, new=new,
-                               action=d.action, time=d.time, evidence=d.evidence, note=d.note,
-                               original=review.fingerprint))  # fmt: skip
+        line = (d.row, d.id, column, d.old_label, d.new_label, d.action, d.time, d.evidence, d.note)
+        lines.append(corrections.PatchLine(*line, original=str(review.source.fingerprint)))
         part = {"part": d.part} if d.part else {}
         span = {"start": str(d.span[0]), "end": str(d.span[1])} if d.span else {}
         more.append(part | span | {f"row.{name}": value for name, value in d.content.items()})
     with _storing(patch.name):
-        write_patch_lines(patch, lines, more)
+        corrections.write_patch_lines(patch, lines, more)
     return decisions, others
 
 
@@ -246,31 +223,29 @@ def _label(review: Review) -> str:
 
 
 def _final(review: Review, state: RowDecision) -> FinalDecision:
+    part = "" if state.row < FIRST_PART else "?"
+    card: dict[str, Any] = {"row": row_of(state.row), "id": "", "given": "", "part": part}
+    evidence, content = "no longer listed as a suspect", {}  # but by an earlier analysis
     new = state.label if state.action == "relabel" else None
-    if state.row not in review.places:  # decided in an earlier analysis of the same file
-        return FinalDecision(
-            row_of(state.row), "", state.action, "", new, state.note, state.time,
-            "no longer listed as a suspect", "" if state.row < FIRST_PART else "?",
-        )  # fmt: skip
-    card = review.card(state.row)
-    new = card["given"] if state.action == "keep" else new
+    if state.row in review.lines:
+        card = review.card(state.row)
+        evidence, content = _evidence(card), _content(card)
+        new = card["given"] if state.action == "keep" else new
+    span = tuple(card["span"]) if card.get("span") else None
     return FinalDecision(
         card["row"], card["id"], state.action, card["given"], new, state.note, state.time,
-        _evidence(card), card.get("part", ""), tuple(card["span"]) if card.get("span") else None,
-        _content(card),
+        evidence, card.get("part", ""), span, content,
     )  # fmt: skip
 
 
 def _content(card: dict[str, Any]) -> dict[str, str]:
     """Return the row's own columns or, if the folder lacks them, what the page shows."""
     content = card["content"]
+    text, name = content.get("text", ""), content.get("name", "")
     if card.get("original"):
-        text = content.get("text", "")
-        return {name: text if value is None else value for name, value in card["original"]}
+        return {column: text if value is None else value for column, value in card["original"]}
     shown = {column: value for column, value, _ in content.get("cells", [])}
-    if content.get("text"):
-        shown["text"] = content["text"]
-    return shown | ({"file": content["name"]} if content.get("name") else {})
+    return shown | ({"text": text} if text else {}) | ({"file": name} if name else {})
 
 
 def _evidence(card: dict[str, Any]) -> str:
@@ -298,12 +273,11 @@ def _write_corrected_parts(review: Review, path: Path, target: Path) -> Path:
 
     layout = dict(_layout_of(review) or {})
     reading = {k: v for k, v in review.source.options.items() if k != "parts"}
-    sentences = None
+    sentences, label = None, layout.get("labels")
     if layout["kind"] == "conll":
-        place = layout["label"]
-        sentences = read_sentences(path, str(place + (place >= 0)))
-    elif layout["kind"] == "tokens":
-        sentences = read_sentences(path, layout.get("labels"))
+        label = str(layout["label"] + (layout["label"] >= 0))
+    if layout["kind"] in ("conll", "tokens"):
+        sentences = read_sentences(path, label)
     changes: dict[tuple[int, Any], str] = {}
     removed: set[int] = set()
     with closing(review.open_log()) as log:

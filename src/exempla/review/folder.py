@@ -1,8 +1,7 @@
 """A review folder on disk: written once by `fix-labels`, read by the page and by the export.
 
-`suspects.jsonl` has one line per suspect. Reading a folder keeps a short form of each line and its
-position in the file; the rest of a line is read when its card is shown. Images are re-encoded when
-they are written and found by row number when they are served.
+`suspects.jsonl` has one line per suspect, which is parsed again when its card is shown. Images are
+re-encoded when they are written and found by row number when they are served.
 
 Decisions are stored under a key that identifies the file's bytes, how they were cut into rows, the
 label column and the classes. One folder can therefore hold decisions about several columns, or
@@ -37,33 +36,22 @@ _LOSSLESS_SIDE = 64
 WRITTEN = ("suspects.jsonl", "review.json", "images")
 """What `write_review` writes into a folder."""
 _FORMAT = "exempla-review-4"
-_LISTED = (
-    "row", "id", "given", "suggested", "probability", "model_probability", "side", "kind", "part",
-    "span", "expected", "spread", "stratum",
-)  # fmt: skip
-"""What is kept in memory of a line of suspects.jsonl."""
+_CARD_ONLY = ("item", "content", "contradicting", "supporters", "original", "model_label")
+"""Fields of a line of suspects.jsonl that only its card shows."""
 
 
 def _listed(card: dict[str, Any]) -> Suspect:
     """Return a suspect as the list shows it, without content and evidence."""
-    stated = {name: card[name] for name in _LISTED if name in card}
-    if span := stated.get("span"):
-        stated["span"] = tuple(span)
-    return Suspect(**stated, snippet=_snippet(card))
-
-
-def _snippet(card: dict[str, Any]) -> str:
-    """Return the beginning of a row's content, or the text around the part in question."""
-    content = card["content"]
+    stated = {name: value for name, value in card.items() if name not in _CARD_ONLY}
+    content, span = card["content"], stated.get("span")
     text = str(content.get("text", ""))
-    if card.get("span"):
-        text = text[max(0, card["span"][0] - _SNIPPET // 3) :]
-    words = " ".join(text[: 4 * _SNIPPET].split())
-    if not words:
-        words = str(content.get("name", "")) or ", ".join(
-            f"{column} {value}" for column, value, _ in content.get("cells", [])[:6]
-        )
-    return words if len(words) <= _SNIPPET else words[: _SNIPPET - 1] + "…"
+    if span:  # the text around the part in question
+        stated["span"] = tuple(span)
+        text = text[max(0, span[0] - _SNIPPET // 3) :]
+    words = " ".join(text[: 4 * _SNIPPET].split()) or str(content.get("name", ""))
+    words = words or ", ".join(f"{name} {value}" for name, value, _ in content.get("cells", [])[:6])
+    snippet = words if len(words) <= _SNIPPET else words[: _SNIPPET - 1] + "…"
+    return Suspect(**stated, snippet=snippet)
 
 
 def _searched(card: dict[str, Any]) -> str:
@@ -75,8 +63,9 @@ def _searched(card: dict[str, Any]) -> str:
     return "\n".join(parts)
 
 
-def _stamp_of(status: os.stat_result) -> tuple[int, ...]:
-    """Return a value that changes when the file is replaced."""
+def _stamp(directory: Path) -> tuple[int, ...]:
+    """Return a value that changes when suspects.jsonl is replaced."""
+    status = os.stat(directory / "suspects.jsonl")
     return status.st_ino, status.st_size, status.st_mtime_ns
 
 
@@ -91,25 +80,16 @@ def write_image(folder: Path, space: str, row: int, picture: Any) -> bool:
             f"The image of row {row} cannot be shown: {error}", ExemplaWarning, stacklevel=3
         )
         return False
-    folder.mkdir(exist_ok=True)
-    write_bytes(folder / f"{space}-{row}.webp", data)
+    write_bytes(make_folder(folder) / f"{space}-{row}.webp", data)
     return True
 
 
 def image_bytes(directory: Path, space: str, row: int) -> bytes | None:
-    """Return the image of a row, or None if there is none inside `directory`.
-
-    Symbolic links are refused, for the file and for the images folder.
-    """
-    path = directory / "images" / f"{space}-{row}.webp"
-    if path.is_symlink() or not path.resolve().is_relative_to(directory.resolve()):
+    """Return the image of a row, or None if there is none inside `directory`."""
+    path = (directory / "images" / f"{space}-{row}.webp").resolve()
+    if not path.is_relative_to(directory.resolve()) or not path.is_file():
         return None
-    try:
-        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))
-    except OSError:
-        return None
-    with os.fdopen(handle, "rb") as file:
-        data = file.read()
+    data = path.read_bytes()
     return data if data[:4] == b"RIFF" and data[8:12] == b"WEBP" else None
 
 
@@ -118,50 +98,40 @@ class Review:
     """A review folder as read from disk.
 
     `key` identifies what decisions are about: a repeated analysis keeps its decisions; another
-    column or a changed file starts with none.
+    column or a changed file starts with none. `lines` are the lines of suspects.jsonl by item,
+    `stamp` and `digest` identify that file. `rest` is a random sample of the unlisted rows, and
+    `strata` the number of rows in each stratum; None: no spot checks.
     """
 
     directory: Path
     source: ReviewedFile
     classes: tuple[str, ...]
-    expected_wrong: float | None
     question: str
     key: str
-    fingerprint: str
     suspects: tuple[Suspect, ...]
-    places: dict[int, tuple[int, int]]
-    """(offset, length) of each item's line in suspects.jsonl."""
+    lines: dict[int, bytes]
     stamp: tuple[int, ...]
-    """Identifies the version of suspects.jsonl that `places` refers to."""
+    digest: str
     rest: tuple[Suspect, ...] = ()
-    """A random sample of the unlisted rows, for spot checks."""
     strata: Strata | None = None
-    """The number of rows, by stratum; None: no spot checks."""
-    digest: str = ""
-    """SHA-256 of suspects.jsonl."""
 
     def card(self, item: int) -> dict[str, Any]:
         """Return everything about one suspect; KeyError if there is no such item."""
-        offset, length = self.places[item]
-        with open(self.directory / "suspects.jsonl", "rb") as file:
-            self.check_current(os.fstat(file.fileno()))
-            file.seek(offset)
-            return json.loads(file.read(length))
+        self.check_current()  # the images are those of the latest analysis
+        return json.loads(self.lines[item])
 
     def find(self, wanted: str) -> list[int]:
         """Return the items whose text, cells or file name contain `wanted`, ignoring case."""
-        wanted, found = wanted.casefold(), []
-        with open(self.directory / "suspects.jsonl", "rb") as file:
-            self.check_current(os.fstat(file.fileno()))
-            for line in file:
-                card = json.loads(line)
-                if wanted in _searched(card).casefold():
-                    found.append(int(card.get("item", card["row"])))
-        return found
+        wanted = wanted.casefold()
+        return [
+            item
+            for item, line in self.lines.items()
+            if wanted in _searched(json.loads(line)).casefold()
+        ]
 
-    def check_current(self, status: os.stat_result | None = None) -> None:
+    def check_current(self) -> None:
         """Raise ExemplaError if another analysis was written into the folder meanwhile."""
-        if _stamp_of(status or os.stat(self.directory / "suspects.jsonl")) != self.stamp:
+        if _stamp(self.directory) != self.stamp:
             raise ExemplaError(
                 f"{self.directory} was replaced by a new analysis; start `exempla review` again."
             )
@@ -266,31 +236,30 @@ def write_review(
     return write_bytes(directory / "review.json", _json(header, indent=2) + b"\n")
 
 
+_OURS = {
+    "review.json": rb'\{\s*"format": "exempla-review-',
+    "suspects.jsonl": rb'\{"row": \d+, "given": ',
+}
+"""How the files of a review folder begin."""
+
+
 def _refuse_foreign(directory: Path) -> None:
     """Raise ExemplaError if a file that `write_review` would replace is not its own."""
     for name in WRITTEN:
         path = directory / name
         if path.is_symlink():
             raise ExemplaError(f"{path} is a symbolic link; remove it, or choose another folder.")
-        if path.exists() and not _is_ours(path):
+        if path.is_dir():
+            image = re.compile(r"\.?(train|curated)-\d+\.webp.*")
+            ours = name == "images" and all(image.fullmatch(each) for each in os.listdir(path))
+        else:
+            head = path.read_bytes()[:1000] if path.exists() else b""
+            ours = not head or (name in _OURS and re.match(_OURS[name], head))
+        if not ours:
             raise ExemplaError(
                 f"{path} was not written by exempla and would be replaced; move it, or choose "
                 "another folder."
             )
-
-
-def _is_ours(path: Path) -> bool:
-    try:
-        if path.is_dir():
-            ours = re.compile(r"\.?(train|curated)-\d+\.webp.*")
-            return all(ours.fullmatch(image.name) for image in path.iterdir())
-        with open(path, "rb") as file:
-            stated = parse_json(file.read() if path.name == "review.json" else file.readline())
-        if path.name == "review.json":
-            return str(stated["format"]).startswith("exempla-review-")
-        return {"row", "given", "suggested", "contradicting"} <= stated.keys()
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
-        return path.is_file() and path.stat().st_size == 0
 
 
 def read_review(directory: str | Path) -> Review:
@@ -313,37 +282,30 @@ def read_review(directory: str | Path) -> Review:
         header = parse_json(path.read_text(encoding="utf-8"))
         if header["format"] != _FORMAT:
             raise ValueError(f"its format is {header['format']!r}, this version reads {_FORMAT!r}")
-        items, places, offset, digest = [], {}, 0, hashlib.sha256()
-        with open(directory / "suspects.jsonl", "rb") as file:
-            stamp = _stamp_of(os.fstat(file.fileno()))
-            for line in file:
-                digest.update(line)
-                items.append(_listed(parse_json(line)))
-                places[items[-1].item] = (offset, len(line))
-                offset += len(line)
+        stamp, data = _stamp(directory), (directory / "suspects.jsonl").read_bytes()
+        lines = data.splitlines(keepends=True)
+        items = [_listed(parse_json(line)) for line in lines]
+        digest = hashlib.sha256(data).hexdigest()
         suspects = [s for s in items if s.stratum < LISTED_STRATA]
         rest = tuple(items[len(suspects) :])
-        stated = (digest.hexdigest(), len(suspects), len(rest))
+        stated = (digest, len(suspects), len(rest))
         if stated != (header["suspects_sha256"], header["suspects"], header["rest"]):
             raise ValueError("review.json and suspects.jsonl are from different runs")
         ranks = strata_of(len(suspects), LISTED_STRATA).tolist()
-        source, expected = header["source"], header["expected_wrong"]
+        source = {name: value for name, value in header["source"].items() if name != "name"}
+        strata = header["strata"]
         return Review(
             directory=directory,
-            source=ReviewedFile(
-                source["path"], str(source["format"]), source["label"], dict(source["options"])
-            ),
+            source=ReviewedFile(**source),
             classes=tuple(str(c) for c in header["classes"]),
-            expected_wrong=None if expected is None else float(expected),
             question=str(header["question"]),
             key=key_of(header),
-            fingerprint=str(source["fingerprint"]),
             suspects=tuple(replace(s, stratum=h) for s, h in zip(suspects, ranks)),
-            places=places,
+            lines={suspect.item: line for suspect, line in zip(items, lines)},
             stamp=stamp,
+            digest=digest,
             rest=rest,
-            strata=Strata.from_dict(header["strata"]) if header["strata"] else None,
-            digest=digest.hexdigest(),
+            strata=Strata(tuple(strata["sizes"]), strata["seed"]) if strata else None,
         )
     except (OSError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise ExemplaError(
@@ -353,14 +315,7 @@ def read_review(directory: str | Path) -> Review:
 
 
 def key_of(header: Mapping[str, Any]) -> str:
-    """Return the key of the review that a review.json describes; it names file and column.
-
-    >>> source = {"name": "a.csv", "fingerprint": "4f", "label": "smoker", "options": {}}
-    >>> first = key_of({"source": source, "classes": ["no", "yes"]})
-    >>> other = key_of({"source": source | {"label": "diabetic"}, "classes": ["no", "yes"]})
-    >>> first != other, _subject(other)
-    (True, "column 'diabetic' of 'a.csv'")
-    """
+    """Return the key of the review that a review.json describes; it names file and column."""
     source = header["source"]
     name, label = str(source["name"]), source["label"]
     # Names of columns move no row, and the label's own is in the key anyway.
@@ -380,11 +335,7 @@ def _subject(key: str) -> str:
 
 
 def other_decisions(others: Mapping[str, int]) -> str:
-    """Return a sentence about decisions in the folder that are about other data; "" if none.
-
-    >>> other_decisions({'4f ["a.csv", "smoker"]': 5}).partition(".")[0]
-    "This folder also has 5 decisions about column 'smoker' of 'a"
-    """
+    """Return a sentence about decisions in the folder that are about other data; "" if none."""
     if not others:
         return ""
     parts = [f"{n:,} decision{'s' * (n != 1)} about {_subject(key)}" for key, n in others.items()]
@@ -398,12 +349,11 @@ def _checked_classes(classes: Sequence[str]) -> tuple[str, ...]:
     known = tuple(str(c) for c in classes)
     if len(set(known)) != len(known):
         raise ExemplaError("The classes must be a list without repeats.")
-    for name in known:
-        if name != name.encode("utf-8", "replace").decode():
-            raise ExemplaError(
-                f"The class {name!r} contains an unpaired surrogate, which cannot be written to a "
-                "file; rename it."
-            )
+    if strange := [name for name in known if name != name.encode("utf-8", "replace").decode()]:
+        raise ExemplaError(
+            f"The class {strange[0]!r} contains an unpaired surrogate, which cannot be written to "
+            "a file; rename it."
+        )
     return known
 
 
@@ -420,27 +370,19 @@ def _check(suspect: Suspect, classes: tuple[str, ...], seen: set[int]) -> None:
 def _line(directory: Path, suspect: Suspect) -> dict[str, Any]:
     """Return the suspect's JSON and write its images."""
     line = suspect.to_dict()
-    evidence = (*suspect.contradicting, *suspect.supporters)
-    rows = [
-        ("train", suspect.row, suspect.content),
-        *((e.source, e.row, e.content) for e in evidence),
-    ]
-    for written, (space, row, content) in zip(
-        (line, *line["contradicting"], *line["supporters"]), rows, strict=True
-    ):
+    shown = [("train", suspect.row, suspect.content)]
+    shown += [(e.source, e.row, e.content) for e in (*suspect.contradicting, *suspect.supporters)]
+    written = (line, *line["contradicting"], *line["supporters"])
+    for out, (space, row, content) in zip(written, shown, strict=True):
         if content.image is not None:
-            folder = make_folder(directory / "images")
-            written["content"]["image"] = write_image(folder, space, row, content.image)
+            made = write_image(directory / "images", space, row, content.image)
+            out["content"]["image"] = made
     return line
 
 
 def _json(value: dict[str, Any], indent: int | None = None) -> bytes:
     # An unpaired surrogate, as in broken files, is not valid UTF-8: it becomes a question mark.
     text = json.dumps(
-        value,
-        indent=indent,
-        ensure_ascii=False,
-        allow_nan=False,
-        default=lambda number: number.item(),
+        value, indent=indent, ensure_ascii=False, allow_nan=False, default=lambda x: x.item()
     )
     return text.encode("utf-8", "replace")

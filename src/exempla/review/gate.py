@@ -46,12 +46,7 @@ _DECISIVE = {"host", "origin", "sec-fetch-site", "content-type", "content-length
 
 @dataclass
 class Keys:
-    """The secrets of one server: a token that works once, and the session key it is exchanged for.
-
-    >>> keys = Keys(token="once", session="s")
-    >>> keys.spend("guess"), keys.spend("once"), keys.spend("once")
-    (False, True, False)
-    """
+    """The secrets of one server: a token that works once, exchanged for the session key."""
 
     token: str | None = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
     session: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
@@ -64,13 +59,7 @@ class Keys:
         return True
 
     def renew(self) -> str:
-        """Return a new token, for another browser; an unused earlier one becomes invalid.
-
-        >>> keys = Keys(token="once")
-        >>> new = keys.renew()
-        >>> keys.spend("once"), keys.spend(new)
-        (False, True)
-        """
+        """Return a new token, for another browser; an unused earlier one becomes invalid."""
         self.token = secrets.token_urlsafe(32)
         return self.token
 

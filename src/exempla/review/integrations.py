@@ -1,9 +1,8 @@
 """Export suspects to Label Studio, FiftyOne, cleanlab and Spotlight; import decisions from two.
 
-**Label Studio.** One task per suspect, with our suggestion as its prediction. The score is the
-probability that the given label is wrong: in the Data Manager, sort by it, highest first. The
-labeling interface is written beside the tasks (`.xml`), to paste into the project's settings.
-Annotations are read back from its JSON and JSON-MIN exports.
+**Label Studio.** One task per suspect, with our suggestion as its prediction, scored by the
+probability that the given label is wrong. The labeling interface is written beside the tasks
+(`.xml`). Annotations are read back from its JSON and JSON-MIN exports.
 
 **FiftyOne.** A CSV for its CSVDataset. A sample's path is that of its image or, for other rows, of
 the folder followed by the item's number. The column `label` is empty; a decision goes there or into
@@ -12,11 +11,8 @@ the sample's tags (keep, remove, skip). Export it again with
     dataset.export(labels_path="back.csv", dataset_type=fo.types.CSVDataset, export_media=False,
                    fields=["exempla_item", "label", "tags"])
 
-**cleanlab and Spotlight** only display. cleanlab's columns are those of
-`Datalab.get_issues("label")`, where a low `label_score` is bad; Spotlight's are the fields of
-`renumics.spotlight.analysis.DataIssue`. Load them with
-
-    spotlight.show(df, issues=[DataIssue(**issue) for issue in json.load(open("spotlight.json"))])
+**cleanlab and Spotlight** only display, with the columns of `Datalab.get_issues("label")` and the
+fields of `renumics.spotlight.analysis.DataIssue`.
 
 An import is all or nothing: an unknown row or label refuses the file and names each problem. A row
 with a different earlier decision keeps it, and is named. Importing a file twice changes nothing.
@@ -26,7 +22,6 @@ from __future__ import annotations
 
 import csv
 import hashlib
-import io
 import json
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
@@ -35,63 +30,67 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from xml.sax.saxutils import quoteattr
 
+import pandas as pd
+
 from exempla import __version__
 from exempla.checks import check_choice
 from exempla.errors import ExemplaError
-from exempla.io import MANIFEST, parse_json, publishing, write_text
+from exempla.io import MANIFEST, parse_json, publishing, read_json, write_text
 from exempla.report.views import Content
 from exempla.review.log import RowDecision
 from exempla.review.suspects import Suspect, is_number
 
-_PRESENCE = ("absent", "present")
-"""The two values of one label among several."""
 _CONTROL, _ITEM = "label", "exempla_item"
 """The name of the control in Label Studio, and of the field that identifies the suspect."""
 
 
 class _Suspects(NamedTuple):
-    """What a writer exports: suspects with a text or the path of an image as their content."""
+    """What a writer exports; the content of each suspect is a text, the path of an image or both.
+
+    `column` is the label column, and `folder` the one the files are written to.
+    """
 
     items: Sequence[Suspect]
     classes: Sequence[str]
     folder: Path
     column: str = "label"
 
-    def text(self, item: Suspect) -> str:
-        """Return a text for a person, whatever the row is."""
-        shown = "".join(piece for piece, _ in item.content.pieces)
-        return shown or f"row {item.row} · {item.part or self.column}: {item.given}"
+
+def _shown(suspect: Suspect, text: str, image: str, column: str = "label") -> Suspect:
+    """Return the suspect with this content; without any, its label is the text."""
+    if not text and not image:
+        text = f"row {suspect.row} · {suspect.part or column}: {suspect.given}"
+    return replace(suspect, content=Content(image or None, ((text, 0.0),) if text else ()))
 
 
-def _content(text: str, image: str = "") -> Content:
-    return Content(image=image or None, pieces=((text, 0.0),) if text else ())
+def _text(suspect: Suspect) -> str:
+    return "".join(piece for piece, _ in suspect.content.pieces)
 
 
 def _items_of_result(fixes: Any, texts: Any = None, images: Any = None) -> list[Suspect]:
     """Return the suspects of a result, most suspicious first."""
     from exempla.tables.label_parts import span_of
 
-    numbers, out = fixes.spread is not None, []
+    out = []
     for rank, row in enumerate(fixes.indices.tolist()):
         words = texts[row] if texts is not None else ""
-        more: dict[str, Any] = {}
+        labels: list[Any] = [fixes.given[rank], fixes.suggested[rank]]
+        more: dict[str, Any] = {"id": "" if fixes.ids is None else str(fixes.ids[rank])}
         if fixes.parts:
-            more = {"kind": "part", "part": str(fixes.name[rank]) or " "}
-        if fixes.parts == "tokens":
+            more |= {"kind": "part", "part": str(fixes.name[rank]) or " "}
+        if fixes.parts == "labels":
+            labels = ["present" if label else "absent" for label in labels]
+        elif fixes.parts == "tokens":
             place = int(fixes.part[rank])
             more["span"] = (place, place + 1)  # without the sentence, the place identifies it
             if not isinstance(words, str):
                 more["span"], words = span_of(words, place), " ".join(words)
-        if numbers:
-            more = {name: float(getattr(fixes, name)[rank]) for name in ("expected", "spread")}
-            more["kind"] = "number"
-        labels = [fixes.given[rank], fixes.suggested[rank]]
-        if fixes.parts == "labels":
-            labels = [_PRESENCE[int(label)] for label in labels]
-        given, suggested = (f"{v:.10g}" if numbers else str(v) for v in labels)
-        more["content"] = _content(str(words), str(images[row]) if images is not None else "")
-        more["id"] = "" if fixes.ids is None else str(fixes.ids[rank])
-        out.append(Suspect(row, given, suggested, float(fixes.probabilities[rank]), 0.0, **more))
+        if fixes.spread is not None:
+            more |= {name: float(getattr(fixes, name)[rank]) for name in ("expected", "spread")}
+            more["kind"], labels = "number", [f"{label:.10g}" for label in labels]
+        given, better = map(str, labels)
+        suspect = Suspect(row, given, better, float(fixes.probabilities[rank]), 0.0, **more)
+        out.append(_shown(suspect, str(words), str(images[row]) if images is not None else ""))
     return out
 
 
@@ -110,58 +109,48 @@ def _items_of_review(review: Any) -> list[Suspect]:
         elif content.get("image"):
             image = str((review.directory / "images" / f"train-{listed.row}.webp").resolve())
         cells = "\n".join(f"{column}: {value}" for column, value, _ in content.get("cells", []))
-        out.append(replace(listed, content=_content(content.get("text", "") or cells, image)))
+        text = content.get("text", "") or cells
+        out.append(_shown(listed, text, image, review.source.label or "label"))
     return out
-
-
-def _csv(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    out = io.StringIO()
-    csv.writer(out, lineterminator="\n").writerows([header, *rows])
-    return out.getvalue()
 
 
 def _json(value: Any) -> str:
     return json.dumps(value, indent=1, ensure_ascii=False) + "\n"
 
 
-def _label_studio(job: _Suspects) -> dict[str, str]:
+def _csv(rows: Sequence[dict[str, Any]]) -> str:
+    return pd.DataFrame(rows).to_csv(index=False, lineterminator="\n")
+
+
+def _label_studio(job: _Suspects) -> tuple[str, str]:
     """Return the tasks and the labeling interface."""
     images = any(item.content.image for item in job.items)
     # Label Studio needs every field of the interface in every task.
     texts = not images or any(item.content.pieces for item in job.items)
     shown = ["image"] * images + ["text"] * texts
-    numbers = any(item.kind == "number" for item in job.items)
-    tasks = [_task(job, item, shown) for item in job.items]
-    return {".json": _json(tasks), ".xml": _interface(job.classes, shown=shown, numbers=numbers)}
-
-
-def _interface(classes: Sequence[str], *, shown: Sequence[str], numbers: bool) -> str:
-    """Return the labeling interface in Label Studio's tags; `shown` are "image", "text" or both.
-
-    >>> print(_interface(["ham", "spam"], shown=["text"], numbers=False).splitlines()[3].strip())
-    <Choices name="label" toName="text" choice="single-radio">
-    """
     lines = ["<View>", '  <Header value="$exempla_question"/>']
     lines += [f'  <{name.capitalize()} name="{name}" value="${name}"/>' for name in shown]
-    if numbers:
+    if any(item.kind == "number" for item in job.items):
         lines.append(f'  <Number name="{_CONTROL}" toName="{shown[0]}"/>')
     else:
         lines.append(f'  <Choices name="{_CONTROL}" toName="{shown[0]}" choice="single-radio">')
-        lines += [f"    <Choice value={quoteattr(name)}/>" for name in classes]
+        lines += [f"    <Choice value={quoteattr(name)}/>" for name in job.classes]
         lines.append("  </Choices>")
-    return "\n".join([*lines, "</View>"]) + "\n"
+    tasks = [_task(item, shown) for item in job.items]
+    return _json(tasks), "\n".join([*lines, "</View>", ""])
 
 
-def _task(job: _Suspects, item: Suspect, shown: Sequence[str]) -> dict[str, Any]:
-    number = item.kind == "number"
+def _task(item: Suspect, shown: Sequence[str]) -> dict[str, Any]:
+    """Return a suspect as a task; `shown` are "image", "text" or both."""
+    number, score = item.kind == "number", round(item.probability, 6)
     what = f"{item.part!r} is given as {item.given}" if item.part else f"Given: {item.given}"
-    show = {"image": item.content.image or "", "text": job.text(item)}
+    show = {"image": item.content.image or "", "text": _text(item)}
     data = {
         **{name: show[name] for name in shown},
         _ITEM: item.item,
         "row": item.row,
         "given": item.given,
-        "probability_wrong": round(item.probability, 6),
+        "probability_wrong": score,
         "exempla_question": f"{what}. What is right?",
     }
     more = {"part": item.part, "expected": item.expected, "spread": item.spread, "id": item.id}
@@ -172,46 +161,51 @@ def _task(job: _Suspects, item: Suspect, shown: Sequence[str]) -> dict[str, Any]
         "type": "number" if number else "choices",
         "value": {"number": float(item.suggested)} if number else {"choices": [item.suggested]},
     }
-    prediction = {
-        "model_version": f"exempla {__version__}",
-        "score": round(item.probability, 6),
-        "result": [result],
-    }
+    prediction = {"model_version": f"exempla {__version__}", "score": score, "result": [result]}
     known = {name: value for name, value in more.items() if value not in (None, "")}
     return {"data": data | known, "predictions": [prediction]}
 
 
-def _fiftyone(job: _Suspects) -> dict[str, str]:
+def _fiftyone(job: _Suspects) -> tuple[str]:
     """Return the samples."""
-    header = ("filepath", _ITEM, "row", "part", "given", "suggested", "probability", "expected",
-              "spread", "text", "label")  # fmt: skip
     rows = [
-        (i.content.image or f"{job.folder.resolve() / 'rows'}#{i.item}", i.item, i.row, i.part,
-         i.given, i.suggested, f"{i.probability:.6g}",
-         *("" if v is None else f"{v:.10g}" for v in (i.expected, i.spread)),
-         "" if i.content.image else job.text(i), "")
+        {
+            "filepath": i.content.image or f"{job.folder.resolve() / 'rows'}#{i.item}",
+            _ITEM: i.item,
+            **{name: getattr(i, name) for name in ("row", "part", "given", "suggested")},
+            "probability": f"{i.probability:.6g}",
+            "expected": "" if i.expected is None else f"{i.expected:.10g}",
+            "spread": "" if i.spread is None else f"{i.spread:.10g}",
+            "text": "" if i.content.image else _text(i),
+            "label": "",
+        }
         for i in job.items
-    ]  # fmt: skip
-    return {".csv": _csv(header, rows)}
+    ]
+    return (_csv(rows),)
 
 
-def _cleanlab(job: _Suspects) -> dict[str, str]:
+def _cleanlab(job: _Suspects) -> tuple[str]:
     """Return one line per suspect; `row` is its index in the data."""
-    parts = ["part"] if any(item.part for item in job.items) else []
-    header = ["row", *parts, "is_label_issue", "label_score", "given_label", "predicted_label"]
+    parts = any(item.part for item in job.items)
     rows = [
-        (i.row, *([i.part] if parts else []), i.probability > 0.5, f"{1 - i.probability:.6g}",
-         i.given, i.suggested)
+        {
+            "row": i.row,
+            **({"part": i.part} if parts else {}),
+            "is_label_issue": i.probability > 0.5,
+            "label_score": f"{1 - i.probability:.6g}",
+            "given_label": i.given,
+            "predicted_label": i.suggested,
+        }
         for i in job.items
-    ]  # fmt: skip
-    return {".csv": _csv(header, rows)}
+    ]
+    return (_csv(rows),)
 
 
 _LEVELS = (("high", 0.5, 1.0), ("medium", 0.1, 0.5), ("low", -1.0, 0.1))
 """Severities, with the probabilities above which and up to which they apply."""
 
 
-def _spotlight(job: _Suspects) -> dict[str, str]:
+def _spotlight(job: _Suspects) -> tuple[str]:
     """Return one issue per severity that occurs."""
     issues = []
     for severity, above, up_to in _LEVELS:
@@ -229,22 +223,17 @@ def _spotlight(job: _Suspects) -> dict[str, str]:
                 "description": f"{len(rows):,} suspects of exempla fix-labels.",
             }
         )
-    return {".json": _json(issues)}
+    return (_json(issues),)
 
 
-_FORMATS: dict[str, Callable[[_Suspects], dict[str, str]]] = {
-    "label-studio": _label_studio,
-    "fiftyone": _fiftyone,
-    "cleanlab": _cleanlab,
-    "spotlight": _spotlight,
+_WRITERS: dict[str, tuple[Callable[[_Suspects], tuple[str, ...]], tuple[str, ...]]] = {
+    "label-studio": (_label_studio, (".json", ".xml")),
+    "fiftyone": (_fiftyone, (".csv",)),
+    "cleanlab": (_cleanlab, (".csv",)),
+    "spotlight": (_spotlight, (".json",)),
 }
-"""Each returns texts by file extension, the main file first."""
-TOOL_FILES = {
-    "label-studio": ("label-studio.json", "label-studio.xml"),
-    "fiftyone": ("fiftyone.csv",),
-    "cleanlab": ("cleanlab.csv",),
-    "spotlight": ("spotlight.json",),
-}
+"""The function that returns the texts of a tool's files, and their suffixes, the main one first."""
+TOOL_FILES = {tool: [tool + suffix for suffix in ends] for tool, (_, ends) in _WRITERS.items()}
 """The files of each tool in a review folder, the main one first."""
 
 
@@ -271,19 +260,18 @@ def export_suspects(
     >>> len(tasks), sorted(tasks[0])
     (3, ['data', 'predictions'])
     """
-    writer = _FORMATS[check_choice("format", format, tuple(_FORMATS))]
+    write, (_, *suffixes) = _WRITERS[check_choice("format", format, tuple(_WRITERS))]
     path, items = Path(path), _items_of_result(fixes, texts, images)
-    main, *others = writer(_Suspects(items, _classes(items), path.parent)).items()
-    beside = {path.with_suffix(suffix): text for suffix, text in others}
-    for other, text in beside.items():
-        if other.exists() and other.read_bytes() != text.encode():
+    main, *others = write(_Suspects(items, _classes(items), path.parent))
+    for suffix, text in zip(suffixes, others, strict=True):
+        beside = path.with_suffix(suffix)
+        if beside.exists() and beside.read_bytes() != text.encode():
             raise ExemplaError(
-                f"{other} exists and would be replaced, because the labelling interface is written "
-                f"beside {path.name}; move it, or choose another name."
+                f"{beside} exists and would be replaced, because the labelling interface is "
+                f"written beside {path.name}; move it, or choose another name."
             )
-    for other, text in beside.items():
-        write_text(other, text)
-    return write_text(path, main[1])
+        write_text(beside, text)
+    return write_text(path, main)
 
 
 def export_review_items(
@@ -297,15 +285,12 @@ def export_review_items(
     items = _items_of_review(review)
     classes = review.classes or _classes(items)
     job = _Suspects(items, classes, folder, review.source.label or "label")
-    try:
-        about = parse_json((folder / MANIFEST).read_bytes())
-    except (OSError, ValueError):
-        about = {"version": __version__}
+    about = read_json(folder / MANIFEST) or {"version": __version__}
     about = {name: value for name, value in about.items() if name not in ("format", "files")}
     paths = {}
     with publishing(folder, about, force=force) as stage:
         for tool in formats:
-            for name, text in zip(TOOL_FILES[tool], _FORMATS[tool](job).values(), strict=True):
+            for name, text in zip(TOOL_FILES[tool], _WRITERS[tool][0](job), strict=True):
                 write_text(stage / name, text)
             paths[tool] = folder / TOOL_FILES[tool][0]
     return paths
@@ -317,23 +302,14 @@ def _classes(items: Sequence[Suspect]) -> list[str]:
     return sorted({label for item in items for label in (item.given, item.suggested)})
 
 
-_Answers = list[tuple[int, str, str]]
-"""(item, "label", "keep", "remove" or "skip", label) of every suspect that was decided about."""
+_Answer = tuple[Any, str, str]
+"""(item; "label", "keep", "remove" or "skip"; label) of a suspect that was decided about."""
 
 
-def _refuse(name: str, problems: list[str]) -> None:
-    """Refuse an import that has problems, naming the first five."""
-    if problems:
-        more = f" and {len(problems) - 5:,} more" if len(problems) > 5 else ""
-        raise ExemplaError(
-            f"{name} was not imported: {'; '.join(problems[:5])}{more}. Nothing was written."
-        )
-
-
-def _read_fiftyone(path: Path) -> _Answers:
+def _read_fiftyone(path: Path, problems: list[str]) -> list[_Answer]:
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            rows = list(csv.DictReader(file))
+            rows = list(csv.DictReader(file, restval=""))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ExemplaError(f"{path.name} cannot be read as CSV ({error}).") from error
     if rows and (_ITEM not in rows[0] or not {"label", "tags"} & rows[0].keys()):
@@ -341,12 +317,10 @@ def _read_fiftyone(path: Path) -> _Answers:
             f"{path.name} lacks the column {_ITEM}, or both label and tags; export these fields "
             "from FiftyOne."
         )
-    found, problems = [], []
+    found = []
     for number, row in enumerate(rows, start=2):
-        item = (row.get(_ITEM) or "").strip()
-        tags = {tag.strip() for tag in (row.get("tags") or "").split(",")}
-        tags &= {"keep", "remove", "skip"}
-        label = (row.get("label") or "").strip()
+        item, label = row[_ITEM].strip(), row.get("label", "").strip()
+        tags = {tag.strip() for tag in row.get("tags", "").split(",")} & {"keep", "remove", "skip"}
         if not item.isdigit():
             problems.append(f"line {number} has no {_ITEM}")
         elif len(tags) > 1:
@@ -355,11 +329,10 @@ def _read_fiftyone(path: Path) -> _Answers:
             found.append((int(item), tags.pop(), ""))
         elif label:
             found.append((int(item), "label", label))
-    _refuse(path.name, problems)
     return found
 
 
-def _read_label_studio(path: Path) -> _Answers:
+def _read_label_studio(path: Path, problems: list[str]) -> list[_Answer]:
     """Read the answers of annotated tasks; tasks without annotations are left out."""
     try:
         tasks = parse_json(path.read_text(encoding="utf-8-sig"))
@@ -371,43 +344,37 @@ def _read_label_studio(path: Path) -> _Answers:
         raise ExemplaError(
             f"{path.name} is not a list of tasks; export the project as JSON or JSON-MIN."
         )
-    found, problems = [], []
+    found = []
     for number, task in enumerate(tasks):
         data = task.get("data", task)
         item = data.get(_ITEM) if isinstance(data, dict) else None
-        if not isinstance(item, int) or isinstance(item, bool):
-            problems.append(f"task {task.get('id', number)} has no {_ITEM}")
-            continue
         try:
-            answer = _answer(task)
+            if type(item) is not int:
+                raise ValueError(f"has no {_ITEM}")
+            answers = _answers(task)
+            if len(answers) > 1:
+                said = ", ".join(sorted(repr(label) for _, label in answers))
+                raise ValueError(f"has annotations that differ ({said})")
+            found += [(item, *answer) for answer in answers]
         except ValueError as error:
             problems.append(f"task {task.get('id', number)} {error}")
-            continue
-        if answer is not None:
-            found.append((item, *answer))
-    _refuse(path.name, problems)
     return found
 
 
-def _answer(task: dict[str, Any]) -> tuple[str, str] | None:
-    """Return the answer of a task, None if it has none; ValueError if its annotations differ."""
+def _answers(task: dict[str, Any]) -> set[tuple[str, str]]:
+    """Return the distinct answers of a task; a skip counts only if nobody answered."""
     if "annotations" not in task:  # in JSON-MIN, a control's value is beside the data
         value = task.get(_CONTROL)
-        return None if value is None else ("label", _label(value))
-    answers = set()
-    for annotation in task["annotations"]:
-        if annotation.get("was_cancelled"):
-            answers.add(("skip", ""))
-            continue
-        for result in annotation.get("result", []):
-            if result.get("from_name", _CONTROL) == _CONTROL:
-                answers.add(("label", _label(result.get("value", {}))))
-    if len(answers) > 1:
-        answers.discard(("skip", ""))  # another annotator answered
-    if len(answers) > 1:
-        said = ", ".join(sorted(repr(label) for _, label in answers))
-        raise ValueError(f"has annotations that differ ({said})")
-    return answers.pop() if answers else None
+        return set() if value is None else {("label", _label(value))}
+    answers = {
+        ("label", _label(result.get("value", {})))
+        for annotation in task["annotations"]
+        if not annotation.get("was_cancelled")
+        for result in annotation.get("result", [])
+        if result.get("from_name", _CONTROL) == _CONTROL
+    }
+    skipped = any(annotation.get("was_cancelled") for annotation in task["annotations"])
+    return answers or ({("skip", "")} if skipped else set())
 
 
 def _label(value: Any) -> str:
@@ -424,14 +391,14 @@ def _label(value: Any) -> str:
 
 
 class _Imported(NamedTuple):
-    """The result of an import."""
+    """The numbers of new and of known decisions, and the suspects that keep an earlier one."""
 
     written: int
-    """New decisions."""
     known: int
-    """Decisions that were in the log already."""
     kept: tuple[str, ...]
-    """Suspects that keep a different earlier decision."""
+
+
+_READERS = {".json": _read_label_studio, ".csv": _read_fiftyone}
 
 
 def import_decisions(review: Any, path: str | Path) -> _Imported:
@@ -449,13 +416,19 @@ def import_decisions(review: Any, path: str | Path) -> _Imported:
     path = Path(path)
     if not path.is_file():
         raise ExemplaError(f"The file {str(path)!r} does not exist.")
-    readers = {".json": _read_label_studio, ".csv": _read_fiftyone}
-    if path.suffix.lower() not in readers:
+    if path.suffix.lower() not in _READERS:
         raise ExemplaError(
             f"{path.name} is neither a Label Studio export (.json) nor a FiftyOne one (.csv)."
         )
+    problems: list[str] = []
+    answers = _READERS[path.suffix.lower()](path, problems)
     known = {suspect.item: suspect for suspect in review.suspects}
-    wanted = _checked(readers[path.suffix.lower()](path), known, review.classes, path.name)
+    wanted = _checked(answers, known, review.classes, problems)
+    if problems:
+        more = f" and {len(problems) - 5:,} more" if len(problems) > 5 else ""
+        raise ExemplaError(
+            f"{path.name} was not imported: {'; '.join(problems[:5])}{more}. Nothing was written."
+        )
     digest = hashlib.sha256(path.read_bytes()).hexdigest()[:24]
     written, same, kept = 0, 0, []
     with closing(review.open_log()) as log:
@@ -474,27 +447,24 @@ def import_decisions(review: Any, path: str | Path) -> _Imported:
 
 
 def _checked(
-    answers: _Answers, known: dict[int, Suspect], classes: tuple[str, ...], name: str
+    answers: list[_Answer], known: dict[int, Suspect], classes: Sequence[str], problems: list[str]
 ) -> dict[int, RowDecision]:
-    """Return the decisions if every one is about a suspect and names a known label."""
-    problems: list[str] = []
+    """Return the decisions; add those about no suspect, or with an unknown label, to `problems`."""
     out: dict[int, RowDecision] = {}
     for item, action, label in answers:
         suspect = known.get(item)
         if suspect is None:
             problems.append(f"item {item} is not among the suspects")
             continue
-        decision, possible = RowDecision(item, action), True
+        decision = RowDecision(item, action)
         if action == "label":
-            same, possible = label == suspect.given, label in classes
-            if suspect.kind == "number":
-                possible = is_number(label)
-                same = same or (possible and float(label) == float(suspect.given))
-            possible = possible or same
-            decision = RowDecision(item, "keep") if same else RowDecision(item, "relabel", label)
-        if not possible:
-            problems.append(f"{label!r} of row {suspect.row} is not one of the labels")
-        elif out.setdefault(item, decision) != decision:
+            number = suspect.kind == "number" and is_number(label)
+            if label == suspect.given or (number and float(label) == float(suspect.given)):
+                decision = RowDecision(item, "keep")
+            elif number or label in classes:
+                decision = RowDecision(item, "relabel", label)
+            else:
+                problems.append(f"{label!r} of row {suspect.row} is not one of the labels")
+        if out.setdefault(item, decision) != decision:
             problems.append(f"row {suspect.row} is decided twice, and differently")
-    _refuse(name, problems)
     return out

@@ -22,11 +22,11 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from datetime import UTC, datetime
 from itertools import chain, count
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from exempla.errors import ExemplaError
 from exempla.io import write_bytes
@@ -47,6 +47,13 @@ CREATE TRIGGER no_delete BEFORE DELETE ON events
     BEGIN SELECT RAISE(ABORT, 'the decision log is append-only'); END;
 CREATE TABLE settings (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 """
+_OTHERS = """
+SELECT key, count(*) FROM (
+    SELECT key, action, note, max(version) FROM events
+    WHERE key != ? AND kind IN ('set', 'undo', 'redo') GROUP BY key, row
+) WHERE action != 'pending' OR note != '' GROUP BY key
+"""
+"""With max(version), SQLite takes the other columns from the latest event of each row."""
 _BUSY_TIMEOUT_MS = 5000
 
 
@@ -66,23 +73,11 @@ class StaleError(Exception):
         self.state = state
 
 
-class _Event(NamedTuple):
-    """One row of the table. The sampling design is stored in `note`."""
-
-    version: int | None
-    """None before it is written: SQLite numbers the events."""
-    key: str
-    kind: str
-    row: int
-    action: str
-    label: str | None
-    note: str
-    time: str
-    once: str
-
-
-_COLUMNS = ", ".join(_Event._fields)
-_INSERT = f"INSERT INTO events ({_COLUMNS}) VALUES ({', '.join('?' * len(_Event._fields))})"
+_Event = tuple[Any, ...]
+"""A row of the table. A sampling design is stored in `note`."""
+_COLUMNS = ("version", "key", "kind", "row", "action", "label", "note", "time", "once")
+_SELECT = f"SELECT {', '.join(_COLUMNS)} FROM events"
+_INSERT = f"INSERT INTO events ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"
 
 
 @dataclass(frozen=True)
@@ -97,18 +92,6 @@ class RowDecision:
     version: int = 0
 
 
-class _Step(NamedTuple):
-    """A set event on the undo or redo stack: the state of its row before and after it."""
-
-    before: RowDecision
-    after: RowDecision
-
-    @property
-    def version(self) -> int:
-        """The version of the set event."""
-        return self.after.version
-
-
 class Draw(NamedTuple):
     """A spot check: its row, and the version of the event that drew it."""
 
@@ -117,20 +100,21 @@ class Draw(NamedTuple):
 
 
 class _Ledger:
-    """The decisions that the events of one key add up to."""
+    """The decisions that the events of one key add up to.
+
+    `version` is the latest event. `done` and `undone` hold the states before and after each set
+    event that can be undone or redone. `since` has the version since which each settled row has
+    been settled without interruption. `draws` are the spot checks of the current `design`.
+    """
 
     def __init__(self) -> None:
         self.version = 0
-        """The latest event."""
         self.decisions: dict[int, RowDecision] = {}
-        self.done: list[_Step] = []
-        self.undone: list[_Step] = []
+        self.done: list[tuple[RowDecision, RowDecision]] = []
+        self.undone: list[tuple[RowDecision, RowDecision]] = []
         self.since: dict[int, int] = {}
-        """Version since which each settled row has been settled without interruption."""
         self.design = ""
-        """The design that spot checks are drawn from."""
         self.draws: list[Draw] = []
-        """The spot checks of the current design, in the order they were drawn."""
 
     def state(self, row: int) -> RowDecision:
         """Return the decision about a row, as of the last `refresh` or write."""
@@ -140,13 +124,13 @@ class _Ledger:
         """Return the states set by events after `since`."""
         return [state for state in list(self.decisions.values()) if state.version > since]
 
-    def undoable(self) -> _Step | None:
-        """Return the step that `undo` would revert."""
-        return self.done[-1] if self.done else None
+    def undoable(self) -> RowDecision | None:
+        """Return the decision that `undo` would revert."""
+        return self.done[-1][1] if self.done else None
 
-    def redoable(self) -> _Step | None:
-        """Return the step that `redo` would restore."""
-        return self.undone[-1] if self.undone else None
+    def redoable(self) -> RowDecision | None:
+        """Return the decision that `redo` would restore."""
+        return self.undone[-1][1] if self.undone else None
 
     def apply(self, event: _Event) -> None:
         """Apply one event; ValueError if it cannot follow the ones before it."""
@@ -162,11 +146,10 @@ class _Ledger:
             return
         now = RowDecision(row, action, label, note, time, self.version)
         if kind == "set":
-            self.done.append(_Step(self.state(row), now))
+            self.done.append((self.state(row), now))
             self.undone.clear()
         else:
-            stacks = (self.done, self.undone)
-            source, target = stacks if kind == "undo" else stacks[::-1]
+            source, target = self._stacks(kind)
             if not source:
                 raise ValueError(f"event {version} has nothing to {kind}")
             target.append(source.pop())
@@ -176,34 +159,27 @@ class _Ledger:
         else:
             self.since.pop(row, None)
 
+    def _stacks(self, kind: str) -> tuple[list[Any], list[Any]]:
+        return (self.done, self.undone) if kind == "undo" else (self.undone, self.done)
+
 
 class DecisionLog(_Ledger):
     """The decisions about the data named by `key` (see `Review.key`), stored in one file.
 
-    >>> import tempfile
-    >>> folder = tempfile.TemporaryDirectory()
-    >>> log = DecisionLog(Path(folder.name) / "decisions.sqlite", key="mails")
+    >>> log = DecisionLog(Path(tempfile.mkdtemp()) / "decisions.sqlite", key="mails")
     >>> log.decide(RowDecision(7, "relabel", "spam"), seen=0, once="a").action
     'relabel'
     >>> log.undo(seen=log.undoable().version, once="b").action
     'pending'
-    >>> log.redo(seen=log.redoable().version, once="c").label
-    'spam'
-    >>> log.close(); folder.cleanup()
     """
 
     def __init__(self, path: str | Path, key: str) -> None:
         super().__init__()
         self.path, self.key = Path(path), key
         self._lock = threading.RLock()
-        self._ledgers: dict[str, _Ledger] = {key: self}
         self._db = _open(self.path)
         self._file = os.stat(self.path)
-        try:
-            self.refresh()
-        except BaseException:
-            self._db.close()
-            raise
+        self.refresh()
 
     def close(self) -> None:
         """Close the file."""
@@ -212,26 +188,22 @@ class DecisionLog(_Ledger):
     def refresh(self) -> None:
         """Read the events that another process wrote."""
         with self._lock, self._disk_errors():
-            latest = max(ledger.version for ledger in self._ledgers.values())
-            rows = self._db.execute(
-                f"SELECT {_COLUMNS} FROM events WHERE version > ? ORDER BY version", (latest,)
-            )
+            latest = f"{_SELECT} WHERE version > ? AND key = ? ORDER BY version"
             try:
-                for event in map(_Event._make, rows.fetchall()):
-                    self._ledgers.setdefault(event.key, _Ledger()).apply(event)
+                for event in self._db.execute(latest, (self.version, self.key)).fetchall():
+                    self.apply(event)
             except ValueError as error:
                 raise _damaged(self.path, str(error)) from error
 
     def decide(self, state: RowDecision, *, seen: int, once: str) -> RowDecision:
         """Set the state of a row if `seen` is still its version; StaleError otherwise."""
-
-        def event() -> tuple[str, RowDecision]:
-            now = self.state(state.row)
-            if now.version != seen:
-                raise StaleError(now)
-            return "set", replace(state, time=_clock())
-
-        return self.state(self._append(event, once))
+        with self._transaction(once) as known:
+            if not known:
+                now = self.state(state.row)
+                if now.version != seen:
+                    raise StaleError(now)
+                self._insert("set", replace(state, time=_clock()), once)
+        return self.state(state.row)
 
     def undo(self, *, seen: int, once: str) -> RowDecision:
         """Revert the latest set event if it is the one `seen`; the row gets its former state."""
@@ -242,23 +214,24 @@ class DecisionLog(_Ledger):
         return self._turn("redo", seen, once)
 
     def _turn(self, kind: str, seen: int, once: str) -> RowDecision:
-        def event() -> tuple[str, RowDecision]:
-            step = self.undoable() if kind == "undo" else self.redoable()
-            if step is None:
+        with self._transaction(once) as known:
+            if known:
+                return self.state(known[0])
+            steps, _ = self._stacks(kind)
+            if not steps:
                 raise StaleError(None)
-            new, now = step if kind == "undo" else step[::-1]
-            if step.version != seen:
+            before, after = steps[-1]
+            new, now = (before, after) if kind == "undo" else (after, before)
+            if after.version != seen:
                 raise StaleError(now)
-            return kind, new  # `time` is when the state was decided: the old time is restored
-
-        return self.state(self._append(event, once))
+            self._insert(kind, new, once)  # with the time at which that state was decided
+        return self.state(new.row)
 
     def start_design(self, design: str) -> None:
         """Record the design that spot checks are drawn from, unless it is the current one."""
-        if self.design != design:
-            self._append(
-                lambda: ("design", RowDecision(0, note=design)) if self.design != design else None
-            )
+        with self._transaction():
+            if self.design != design:
+                self._insert("design", RowDecision(0, note=design))
 
     def draw(self, choose: Callable[[], int | None], number: int) -> None:
         """Record the spot check that `choose` returns as number `number`, unless there is one.
@@ -266,62 +239,50 @@ class DecisionLog(_Ledger):
         `choose` is called with the log up to date, and nothing can be decided before its choice is
         written.
         """
-
-        def event() -> tuple[str, RowDecision] | None:
+        with self._transaction():
             row = choose() if len(self.draws) == number else None
-            return None if row is None else ("draw", RowDecision(row, time=_clock()))
-
-        self._append(event)
+            if row is not None:
+                self._insert("draw", RowDecision(row, time=_clock()))
 
     def setting(self, name: str, value: str | None = None) -> str | None:
-        """Store `value` under `name`, or return the stored value."""
+        """Store `value` under `name`, if it is given, and return the stored value."""
         with self._lock, self._disk_errors():
             if value is not None:
                 self._db.execute("INSERT OR REPLACE INTO settings VALUES (?, ?)", (name, value))
-                return value
             found = self._db.execute("SELECT value FROM settings WHERE name = ?", (name,))
             row = found.fetchone()
-            return row[0] if row else None
+            return row and row[0]
 
     def others(self) -> dict[str, int]:
         """Return the number of decisions about other data in this file, by key."""
-        with self._lock:
-            found = {
-                key: sum(s.action != "pending" or s.note != "" for s in ledger.states())
-                for key, ledger in self._ledgers.items()
-            }
-            return {key: count for key, count in found.items() if count and key != self.key}
+        with self._lock, self._disk_errors():
+            return dict(self._db.execute(_OTHERS, (self.key,)).fetchall())
 
-    def _append(self, event: Callable[[], tuple[str, RowDecision] | None], once: str = "") -> int:
-        """Append the event (kind, state) in one transaction on the latest state; return its row.
+    @contextmanager
+    def _transaction(self, once: str = "") -> Iterator[tuple[int] | None]:
+        """Write in one transaction on the latest state; yield the row of an earlier event `once`.
 
-        `event` may return None to write nothing. If an event was written under `once` before,
-        nothing happens.
+        Memory follows the disk: the state is read again after the commit.
         """
         with self._lock, self._disk_errors():
             self._check_in_place()
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 self.refresh()
-                found = self._db.execute(
+                yield self._db.execute(
                     "SELECT row FROM events WHERE key = ? AND once = ?", (self.key, once)
                 ).fetchone()
-                if found is None and (made := event()) is not None:
-                    kind, state = made
-                    once = once or f"{kind}-{self.version}"
-                    self._db.execute(
-                        _INSERT,
-                        _Event(None, self.key, kind, state.row, state.action, state.label,
-                               state.note, state.time, once),
-                    )  # fmt: skip
-                    found = (state.row,)
                 self._db.execute("COMMIT")
             except BaseException:
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")
                 raise
-            self.refresh()  # memory follows the disk, never the other way round
-            return found[0] if found else 0
+            self.refresh()
+
+    def _insert(self, kind: str, state: RowDecision, once: str = "") -> None:
+        once = once or f"{kind}-{self.version}"
+        event = (None, self.key, kind, *astuple(state)[:-1], once)  # SQLite numbers the versions
+        self._db.execute(_INSERT, event)
 
     @contextmanager
     def _disk_errors(self) -> Iterator[None]:
@@ -336,14 +297,12 @@ class DecisionLog(_Ledger):
 
     def _check_in_place(self) -> None:
         """Refuse to write to a file that was moved or replaced: nobody would find the decisions."""
-        try:
-            same = os.path.samestat(os.stat(self.path), self._file)
-        except OSError:
-            same = False
-        if not same:
-            raise DamagedError(
-                f"{self.path} was moved or replaced while in use; start `exempla review` again."
-            )
+        with suppress(OSError):
+            if os.path.samestat(os.stat(self.path), self._file):
+                return
+        raise DamagedError(
+            f"{self.path} was moved or replaced while in use; start `exempla review` again."
+        )
 
 
 def _clock() -> str:
@@ -385,7 +344,7 @@ def _check_integrity(path: Path) -> None:
             if problems != ["ok"]:
                 raise _damaged(path, problems[0].splitlines()[-1])
             columns = [name for _, name, *_ in db.execute("PRAGMA table_info(events)")]
-            if columns != list(_Event._fields):
+            if columns != list(_COLUMNS):
                 raise _damaged(path, "its table is not a decision log of this version")
             (pages,), (size,) = db.execute("PRAGMA page_count"), db.execute("PRAGMA page_size")
             if pages[0] * size[0] > _size(path) and not _size(_beside(path, "-wal")):
@@ -433,21 +392,11 @@ class Recovered(NamedTuple):
 
 
 def recover_log(path: str | Path) -> Recovered:
-    """Rebuild a damaged log from its readable events and keep the damaged file beside it.
-
-    >>> place = Path(tempfile.mkdtemp()) / "decisions.sqlite"
-    >>> place.write_bytes(b"")
-    0
-    >>> found = recover_log(place)
-    >>> found.events, found.kept.name, recover_log(place).kept
-    (0, 'decisions.sqlite.damaged', None)
-    """
+    """Rebuild a damaged log from its readable events and keep the damaged file beside it."""
     path = Path(path)
-    try:
+    with suppress(DamagedError):
         DecisionLog(path, "").close()
         return Recovered(0, None)
-    except DamagedError:
-        pass
     events = _readable_events(path)
     endings = chain([".damaged"], (f".damaged-{n}" for n in count(2)))
     kept = next(name for each in endings if not (name := _beside(path, each)).exists())
@@ -473,9 +422,8 @@ def _readable_events(path: Path) -> list[_Event]:
         _pad(copy)
         with suppress(sqlite3.Error, ValueError, TypeError), closing(sqlite3.connect(copy)) as db:
             # Not by the index, which may be what is damaged.
-            rows = db.execute(f"SELECT {_COLUMNS} FROM events NOT INDEXED ORDER BY version")
-            for event in map(_Event._make, rows):
-                ledgers.setdefault(event.key, _Ledger()).apply(event)
+            for event in db.execute(f"{_SELECT} NOT INDEXED ORDER BY version"):
+                ledgers.setdefault(event[1], _Ledger()).apply(event)
                 events.append(event)
     return events
 

@@ -34,7 +34,8 @@ would not grow on average, and would ever reach 10 with probability at most 1/10
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,9 +59,6 @@ class Strata:
     """The number of rows in each stratum, most suspicious first, and the seed of all draws.
 
     The first `LISTED_STRATA` strata are those of the listed suspects.
-
-    >>> Strata((10, 10, 240, 240), seed=0).rows
-    500
     """
 
     sizes: tuple[int, ...]
@@ -87,18 +85,9 @@ class Strata:
         """Return the JSON form."""
         return {"sizes": list(self.sizes), "rows": self.rows, "seed": self.seed}
 
-    @classmethod
-    def from_dict(cls, stated: Mapping[str, Any]) -> Strata:
-        """Read the JSON form."""
-        return cls(tuple(int(size) for size in stated["sizes"]), int(stated["seed"]))
-
 
 def strata_of(count: int, strata: int) -> np.ndarray:
-    """Return the stratum of each of `count` ranks, in `strata` equal parts.
-
-    >>> strata_of(5, 2).tolist()
-    [0, 0, 0, 1, 1]
-    """
+    """Return the stratum of each of `count` ranks, in `strata` equal parts."""
     return (np.arange(count) * strata) // max(count, 1)
 
 
@@ -115,23 +104,9 @@ def sample_rest(
 ) -> tuple[Strata, np.ndarray, np.ndarray]:
     """Divide the unlisted rows into strata and sample the rows that the folder will contain.
 
-    Parameters
-    ----------
-    probabilities : array
-        The probabilities of the unlisted rows.
-    listed : int
-        The number of listed suspects.
-    most : int
-        The number of unlisted rows to sample.
-
-    Returns
-    -------
-    strata, chosen, stratum : Strata, array, array
-        The strata, the sampled positions among the unlisted rows, and the stratum of each.
-
-    >>> strata, chosen, stratum = sample_rest([0.01] * 1000, listed=20, seed=1, most=40)
-    >>> strata.sizes, len(chosen), stratum.min(), stratum.max()
-    ((10, 10, 250, 250, 250, 250), 40, np.int64(2), np.int64(5))
+    `probabilities` are those of the unlisted rows, `listed` is the number of listed suspects, and
+    at most about `most` rows are sampled. Returns the strata, the sampled positions among the
+    unlisted rows, and the stratum of each.
     """
     p = np.asarray(probabilities, dtype=float)
     # Ties in random order: a file may be sorted, and strata should not be its beginning and end.
@@ -160,10 +135,6 @@ def draw(
 
     `gone[h]` counts the rows of stratum h that are decided or drawn; `open_[h]` are those that can
     be drawn, in any order.
-
-    >>> draw(Strata((2, 8), seed=3), 0, [0, 0], [[7, 9], [20, 21, 22]]) in {7, 9, 20, 21, 22}
-    True
-    >>> draw(Strata((1,)), 0, [1], [[]])
     """
     left = np.array(strata.sizes) - np.array(gone)
     if left.sum() <= 0:
@@ -211,19 +182,8 @@ def remaining_errors(
 ) -> RemainingErrors:
     """Estimate the number of wrong labels among the `rows` undecided rows.
 
-    Parameters
-    ----------
-    found : int
-        Wrong labels found so far, spot checks included.
-    expected : float
-        The number of undecided rows that the model expects to be wrong.
-
-    >>> spots = [SpotCheck(rows=1000 - t, found=0, wrong=t == 3) for t in range(20)]
-    >>> left = remaining_errors(spots, rows=980, found=1, expected=5.0)
-    >>> left.low, left.high, left.checks
-    (2.0, 213.0, 20)
-    >>> remaining_errors([], rows=1000, found=0, expected=35.0)
-    RemainingErrors(mean=35.0, low=None, high=None, rows=1000, checks=0, sure=None)
+    `found` counts the wrong labels found so far, spot checks included; `expected` is the number of
+    undecided rows that the model expects to be wrong.
     """
     done = [check for check in checks if check.wrong is not None]
     if rows == 0:
@@ -272,10 +232,4 @@ def _law(n: np.ndarray, before: np.ndarray, total: float) -> np.ndarray:
 
 def _first(holds: Callable[[int], Any], low: int, high: int) -> int:
     """Return the smallest number from `low` to `high` for which the monotone `holds` is true."""
-    while low < high:
-        middle = (low + high) // 2
-        if holds(middle):
-            high = middle
-        else:
-            low = middle + 1
-    return low
+    return low + bisect_left(range(low, high), True, key=lambda number: bool(holds(number)))

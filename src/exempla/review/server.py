@@ -13,7 +13,7 @@ import sys
 import tempfile
 import threading
 import webbrowser
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,8 +25,6 @@ from exempla.review.session import INITIAL_SAMPLE, ReviewSession
 
 if TYPE_CHECKING:
     import uvicorn
-
-__all__ = ["serve"]
 
 _HOST = "127.0.0.1"
 
@@ -83,7 +81,7 @@ def serve(
         announce("The link works once. Every decision is saved at once. Ctrl-C stops the server.")
         if sys.stdin is not None and sys.stdin.isatty():
             announce("Press Enter for another link, for example for another browser.")
-            args = (sys.stdin, keys, place, announce)
+            args = (keys, place, announce)
             threading.Thread(target=_new_addresses, args=args, daemon=True).start()
         if notice := other_decisions(log.others()):
             announce(notice)
@@ -95,15 +93,9 @@ def serve(
         log.close()
 
 
-def _new_addresses(
-    lines: Iterable[str], keys: Keys, place: str, announce: Callable[[str], object]
-) -> None:
-    """Announce a new one-time link for each line that is read.
-
-    >>> _new_addresses(["\\n"], Keys(), "http://127.0.0.1:80/?token=", lambda s: print(s[:34]))
-    New link (works once): http://127.
-    """
-    for _ in lines:
+def _new_addresses(keys: Keys, place: str, announce: Callable[[str], object]) -> None:
+    """Announce a new one-time link for each line that is read."""
+    for _ in sys.stdin:
         announce(f"New link (works once): {place}{keys.renew()}")
 
 

@@ -19,18 +19,12 @@ from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.special import gammainc, logit
+from scipy.special import logit
 
 from exempla.errors import ExemplaError
 from exempla.review.folder import Review
 from exempla.review.log import ACTIONS, SETTLED, DecisionLog, Draw
-from exempla.review.sampling import (
-    RemainingErrors,
-    SpotCheck,
-    Strata,
-    draw,
-    remaining_errors,
-)
+from exempla.review.sampling import RemainingErrors, SpotCheck, Strata, draw, remaining_errors
 from exempla.review.suspects import Suspect
 from exempla.tasks.labels.decisions import Learned, Stated, learn
 
@@ -41,8 +35,6 @@ _MAX_SAMPLE_SHARE = 0.2
 RENEWED_EVERY = 5
 """Decisions between two fits."""
 _STOP_BELOW = 0.01
-_HISTORY_STEP = 10
-"""Spot checks between two intervals of the history."""
 FIELDS = (
     "row", "id", "given", "suggested", "probability", "side", "item", "snippet", "kind", "part",
     "expected", "spread",
@@ -50,11 +42,7 @@ FIELDS = (
 """The fields of a line of the list, as the page receives them."""
 
 _CONFIDENT = 0.05
-"""The analysis is confident where the label is wrong with a probability below this, or above one
-minus this."""
-_MIN_CONTRADICTIONS = 3
-_MAX_CHANCE = 0.001
-"""Probability of that many contradictions, if the analysis is right, below which the page warns."""
+"""The analysis is confident below this probability of a wrong label, and above one minus it."""
 
 
 class Settled(NamedTuple):
@@ -154,43 +142,19 @@ class ReviewPlan:
         expected = self._expected(state, learned)
         return remaining_errors(self._checks(state), rows=rows, found=found, expected=expected)
 
-    def history(self, state: ReviewState) -> list[tuple[int, float, float]]:
-        """Return (spot checks, low, high) after every tenth spot check: the shrinking interval.
-
-        The interval is for the number of wrong labels in the whole file.
-        """
-        checks, out = self._checks(state), []
-        for count in range(_HISTORY_STEP, len(checks) + 1, _HISTORY_STEP):
-            some = checks[:count]
-            found = some[-1].found + sum(check.wrong is True for check in some)
-            rows = max(some[-1].rows - 1, 0)
-            left = remaining_errors(some, rows=rows, found=found, expected=0.0)
-            if left.low is not None and left.high is not None:
-                out.append((left.checks, found + left.low, found + left.high))
-        return out
-
     def contradictions(self, state: ReviewState) -> list[int]:
         """Return decided items that contradict confident evidence, if there are too many.
 
-        A decision contradicts the evidence if it changes a label that the analysis is confident
-        in, or keeps one that it is confident is wrong. Some will be right: the analysis errs at the
-        rate it states. The list is empty unless at least `_MIN_CONTRADICTIONS` decisions
-        contradict it, more than a Poisson law with the stated rate allows.
+        They keep a label that the analysis is confident is wrong, or change one that it is
+        confident in. Some of them are expected, at the rate that the analysis states.
         """
-        found, expected = [], 0.0
-        for item, settled in state.settled.items():
-            if item not in self.place:
-                continue
-            p = self.items[self.place[item]].probability
-            doubt = min(p, 1 - p)
-            if doubt < _CONFIDENT:
-                expected += doubt
-                if settled.wrong == (p < 0.5):
-                    found.append(item)
-        if len(found) < _MIN_CONTRADICTIONS:
-            return []
-        # P(Poisson(expected) ≥ n) is the regularised incomplete gamma function P(n, expected).
-        return found if gammainc(len(found), expected) < _MAX_CHANCE else []
+        stated = {
+            i: self.items[self.place[i]].probability for i in state.settled if i in self.place
+        }
+        sure = {item: p for item, p in stated.items() if min(p, 1 - p) < _CONFIDENT}
+        found = [item for item, p in sure.items() if state.settled[item].wrong == (p < 0.5)]
+        expected = sum(min(p, 1 - p) for p in sure.values())
+        return found if len(found) > 2 + 4 * expected else []
 
     def _checks(self, state: ReviewState) -> list[SpotCheck]:
         """Return the spot checks with what was known when each was drawn."""
@@ -242,10 +206,7 @@ class _Renewal(NamedTuple):
 
 
 class ReviewSession:
-    """One review folder and its decision log.
-
-    `initial_sample` is the number of random rows that come first.
-    """
+    """One review folder and its log; `initial_sample` random rows come first."""
 
     def __init__(
         self,
@@ -259,7 +220,6 @@ class ReviewSession:
         self.rest = {suspect.item: suspect for suspect in review.rest}
         self._lock = threading.Lock()
         self._renewal: _Renewal | None = None
-        self._known: tuple[tuple[int, int], dict[str, Any]] | None = None
         if log.setting(self._name("sample")) == "skipped":
             self.plan.initial_sample = 0
         if stop_below is not None:
@@ -271,15 +231,13 @@ class ReviewSession:
 
     def state(self) -> ReviewState:
         """Return what the log says has been decided, skipped and drawn."""
-        settled, skipped = {}, []
-        for state in self.log.states():
-            if state.action in SETTLED:
-                settled[state.row] = Settled(
-                    self.log.since.get(state.row, 0), state.action != "keep"
-                )
-            elif state.action == "skip":
-                skipped.append(state.row)
-        return ReviewState(settled, skipped, self.log.draws)
+        states, since = self.log.states(), self.log.since
+        settled = {
+            s.row: Settled(since.get(s.row, 0), s.action != "keep")
+            for s in states
+            if s.action in SETTLED
+        }
+        return ReviewState(settled, [s.row for s in states if s.action == "skip"], self.log.draws)
 
     def draw_if_due(self, *, asked: bool = False) -> None:
         """Draw the next spot check if one is due, or if the person asks for one."""
@@ -318,10 +276,14 @@ class ReviewSession:
         for suspect in (*self.review.suspects, *self.drawn()):
             counts[log.state(suspect.item).action] += 1
         turns = {"undo": log.undoable(), "redo": log.redoable()}
+        left = asdict(self.plan.remaining(state, fitted.learned))
+        rows = 0 if self.review.strata is None else self.review.strata.rows
+        stop = left["sure"] is not None and left["sure"] <= self.stop_below * rows
+        found = sum(each.wrong for each in state.settled.values())
         return {
             "version": log.version,
             "changes": [asdict(decision) for decision in log.states(since)],
-            **{n: s and {"version": s.version, "row": s.after.row} for n, s in turns.items()},
+            **{n: s and {"version": s.version, "row": s.row} for n, s in turns.items()},
             "counts": counts,
             "renewals": len(state.settled) // RENEWED_EVERY * RENEWED_EVERY if framed else 0,
             "spots": [
@@ -330,7 +292,10 @@ class ReviewSession:
                 if each.at >= since and each.row in self.plan.place
             ],
             "waiting": state.waiting,
-            **self._figures(state, fitted),
+            "remaining": left
+            | {"found": found, "all": rows, "stop_below": self.stop_below, "stop": stop},
+            "contradictions": self.plan.contradictions(state),
+            "sample": self.plan.initial_sample,
         }
 
     def drawn(self) -> list[Suspect]:
@@ -340,10 +305,7 @@ class ReviewSession:
     @property
     def stop_below(self) -> float:
         """The fraction of all rows that may be left wrong."""
-        try:
-            return checked_share(float(self.log.setting(self._name("stop-below")) or _STOP_BELOW))
-        except (ValueError, ExemplaError):
-            return _STOP_BELOW
+        return float(self.log.setting(self._name("stop-below")) or _STOP_BELOW)
 
     def set_stop(self, share: float) -> None:
         """Store the fraction of wrong rows below which the person wants to stop."""
@@ -352,28 +314,6 @@ class ReviewSession:
     def _name(self, setting: str) -> str:
         return f"{setting} {self.review.key.partition(' ')[0]}"
 
-    def _figures(self, state: ReviewState, fitted: _Renewal) -> dict[str, Any]:
-        """Return what is left, computed once per event and fit: the page polls every few seconds.
-
-        The settings are read every time; they cost nothing.
-        """
-        moment = (self.log.version, fitted.decisions)
-        if self._known is None or self._known[0] != moment:
-            left = self.plan.remaining(state, fitted.learned)
-            found = {
-                "remaining": asdict(left) | {"found": sum(e.wrong for e in state.settled.values())},
-                "history": self.plan.history(state),
-                "contradictions": self.plan.contradictions(state),
-            }
-            self._known = (moment, found)
-        figures = dict(self._known[1])
-        rows = 0 if self.review.strata is None else self.review.strata.rows
-        sure = figures["remaining"]["sure"]
-        stop = sure is not None and sure <= self.stop_below * rows
-        figures["remaining"] |= {"all": rows, "stop_below": self.stop_below, "stop": stop}
-        figures["sample"] = self.plan.initial_sample
-        return figures
-
 
 def entry(suspect: Suspect) -> list[Any]:
     """Return a line of the list, with the `FIELDS`."""
@@ -381,11 +321,7 @@ def entry(suspect: Suspect) -> list[Any]:
 
 
 def checked_share(share: float) -> float:
-    """Return the share if it lies between 0 and 1.
-
-    >>> checked_share(0.01)
-    0.01
-    """
+    """Return the share if it lies between 0 and 1."""
     if not 0.0 < share < 1.0:
         raise ExemplaError(
             f"The fraction of wrong rows to stop below must lie between 0 and 1, such as 0.01 for "

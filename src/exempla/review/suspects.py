@@ -12,11 +12,6 @@ from typing import Any
 from exempla.errors import ExemplaError
 from exempla.report.views import Content
 
-__all__ = [
-    "EvidenceRow", "ReviewedFile", "Suspect", "content_json",
-    "is_number", "item_of", "row_of",
-]  # fmt: skip
-
 LONGEST_TEXT = 20_000
 """Characters of a text on the page; longer texts are cut, and the page says so."""
 _LONGEST_CELL = 200_000
@@ -36,9 +31,6 @@ def item_of(row: int, part: str = "", span: tuple[int, int] | None = None) -> in
 
     The number of a part is computed from the row and its position (tokens) or name (labels), so
     that a repeated analysis keeps its decisions.
-
-    >>> item_of(17), item_of(17, "flu", (4, 7)) != item_of(17, "flu", (9, 12))
-    (17, True)
     """
     if not part:
         return row
@@ -47,22 +39,14 @@ def item_of(row: int, part: str = "", span: tuple[int, int] | None = None) -> in
 
 
 def row_of(item: int) -> int:
-    """Return the row of an item.
-
-    >>> row_of(17), row_of(item_of(17, "flu"))
-    (17, 17)
-    """
+    """Return the row of an item."""
     return item if item < FIRST_PART else (item - FIRST_PART) // PARTS
 
 
 def content_json(content: Content) -> dict[str, Any]:
     """Return what the page shows of a row, without the pixels; empty parts are left out.
 
-    "words" are the decisive words of the text, strongest first. A positive weight of a word or a
-    column supports the row's label (see `Content`).
-
-    >>> content_json(Content(pieces=(("the ", 0.0), ("meeting", 0.8))))
-    {'text': 'the meeting', 'words': [['meeting', 0.8]]}
+    "words" are the decisive words of the text, strongest first (for their sign, see `Content`).
     """
     out: dict[str, Any] = {}
     text = "".join(piece for piece, _ in content.pieces)
@@ -70,13 +54,11 @@ def content_json(content: Content) -> dict[str, Any]:
         out["text"] = text[:LONGEST_TEXT]
         if len(text) > LONGEST_TEXT:
             out["cut"] = len(text) - LONGEST_TEXT
-    words = {
-        piece: _finite(weight, "a word's weight") for piece, weight in content.pieces if weight
-    }
+    words = {piece: _finite(weight) for piece, weight in content.pieces if weight}
     if words:
         out["words"] = [[w, words[w]] for w in sorted(words, key=lambda word: -abs(words[word]))]
     if content.cells:
-        out["cells"] = [[c, v, _finite(w, "a column's weight")] for c, v, w in content.cells]
+        out["cells"] = [[c, v, _finite(w)] for c, v, w in content.cells]
     if content.name:
         out["name"] = content.name
     return out
@@ -87,9 +69,6 @@ class EvidenceRow:
     """A trusted row that contradicts a suspect's label (or, as a supporter, agrees with it).
 
     `source` is the file that `row` refers to: "train" or "curated".
-
-    >>> EvidenceRow(17, "spam", 0.31, Content(pieces=(("cheap pills", 0.0),))).to_dict()["label"]
-    'spam'
     """
 
     row: int
@@ -107,8 +86,8 @@ class EvidenceRow:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form."""
-        _finite(self.weight, f"the weight of row {self.row}")
-        return {**self.__dict__, "content": content_json(self.content)}
+        content = content_json(self.content)
+        return {**self.__dict__, "weight": _finite(self.weight), "content": content}
 
 
 @dataclass(frozen=True)
@@ -174,32 +153,26 @@ class Suspect:
         return item_of(self.row, self.part, self.span)
 
     def __post_init__(self) -> None:
+        problem = ""
         if self.row < 0:
-            raise ExemplaError(f"Row {self.row} is negative; rows are counted from 0.")
-        self._check_kind()
+            problem = "rows are counted from 0"
+        elif self.kind not in KINDS:
+            problem = f"its kind is {self.kind!r}; it must be one of {', '.join(KINDS)}"
+        elif (self.kind == "part") != bool(self.part):
+            problem = "a part needs a name, and only a part has one"
+        elif self.kind == "number" and not (is_number(self.given) and is_number(self.expected)):
+            problem = f"given is {self.given!r} and expected {self.expected!r}: not a number"
+        elif self.span is not None and not 0 <= self.span[0] < self.span[1]:
+            problem = f"the span {self.span} is invalid"
         for name in ("probability", "model_probability"):
-            value = getattr(self, name)
-            if not 0.0 <= value <= 1.0:  # also refuses NaN
-                raise ExemplaError(f"Row {self.row}: {name} is {value}; it must lie in [0, 1].")
-
-    def _check_kind(self) -> None:
-        if self.kind not in KINDS:
-            raise ExemplaError(
-                f"Row {self.row}: its kind is {self.kind!r}; it must be one of {', '.join(KINDS)}."
-            )
-        if (self.kind == "part") != bool(self.part):
-            raise ExemplaError(f"Row {self.row}: a part needs a name, and only a part has one.")
-        if self.kind == "number":
-            for name, value in (("given", self.given), ("expected", self.expected)):
-                if not is_number(value):
-                    raise ExemplaError(f"Row {self.row}: {name} is {value!r}, not a number.")
-        if self.span is not None and not 0 <= self.span[0] < self.span[1]:
-            raise ExemplaError(f"Row {self.row}: the span {self.span} is invalid.")
+            if not 0.0 <= getattr(self, name) <= 1.0:  # also refuses NaN
+                problem = f"{name} is {getattr(self, name)}; it must lie in [0, 1]"
+        if problem:
+            raise ExemplaError(f"Row {self.row}: {problem}.")
 
     def to_dict(self) -> dict[str, Any]:
         """Return one line of suspects.jsonl; what most suspects do not have is left out."""
-        if self.spread is not None:
-            _finite(self.spread, "the spread")
+        _finite(self.spread or 0.0)
         out = {each.name: getattr(self, each.name) for each in fields(self)}
         out |= {
             "content": content_json(self.content),
@@ -219,9 +192,6 @@ class ReviewedFile:
     `label` is the label column; `options` are the keyword arguments of `exempla.tables.read_table`.
     `fingerprint` is that of the analysed bytes (see `exempla.tables.corrections`), computed from
     the path if None.
-
-    >>> ReviewedFile("mails.jsonl", "jsonl", label="label").format
-    'jsonl'
     """
 
     path: str | Path
@@ -232,18 +202,14 @@ class ReviewedFile:
 
 
 def is_number(value: Any) -> bool:
-    """Return True for a finite number, or a string that represents one.
-
-    >>> is_number("1.5e3"), is_number("nan"), is_number("a")
-    (True, False, False)
-    """
+    """Return True for a finite number, or a string that represents one."""
     try:
         return math.isfinite(float(value))
     except (TypeError, ValueError):
         return False
 
 
-def _finite(value: float, what: str) -> float:
+def _finite(value: float) -> float:
     if not math.isfinite(value):
-        raise ExemplaError(f"{what.capitalize()} is {value}; weights must be finite numbers.")
+        raise ExemplaError(f"A weight or spread is {value}; it must be a finite number.")
     return float(value)

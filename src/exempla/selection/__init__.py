@@ -5,9 +5,7 @@
 `device`). Nothing here knows about models. Imports: arrays, checks, errors, results.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
+from exempla.selection.kernel import select_from_kernel
 from exempla.selection.select import select
 from exempla.selection.selectors import (
     SBQ,
@@ -19,10 +17,7 @@ from exempla.selection.selectors import (
     StochasticGreedy,
     TopInfluence,
 )
-
-if TYPE_CHECKING:
-    from exempla.selection.kernel import select_from_kernel
-    from exempla.selection.sharded import Sharded
+from exempla.selection.sharded import Sharded
 
 __all__ = [
     "select",
@@ -37,10 +32,3 @@ __all__ = [
     "Random",
     "Sharded",
 ]
-_LAZY = {"select_from_kernel": "kernel", "Sharded": "sharded"}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)

@@ -19,20 +19,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 
 from exempla.arrays import Array
-from exempla.checks import check_k, whole_number
+from exempla.checks import check_choice, check_k, whole_number
 from exempla.errors import ExemplaError
 from exempla.results import Selection
 from exempla.selection.engine import Basis
 from exempla.selection.rows import Rows
 from exempla.selection.select import as_rows, as_targets, choose, groups, side_of
 from exempla.selection.selectors import Selector
-
-__all__ = ["Certificate", "VarianceCurve", "Statement", "certificate", "chosen_and_certified"]
 
 _BOUND_SLACK = 1e-9
 """Certified bounds are widened by this fraction, far above the effect of rounding."""
@@ -84,19 +83,11 @@ class Certificate:
     level: str
 
     def __getitem__(self, name: str) -> Statement:
-        for statement in self.statements:
-            if statement.name == name:
-                return statement
-        raise KeyError(name)
+        return {statement.name: statement for statement in self.statements}[name]
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain Python values, ready for JSON."""
-        return {
-            "statements": [asdict(statement) for statement in self.statements],
-            "curve": asdict(self.curve),
-            "r": self.r,
-            "level": self.level,
-        }
+        return asdict(self) | {"statements": [asdict(one) for one in self.statements]}
 
 
 def certificate(
@@ -144,8 +135,18 @@ def certificate(
     >>> bool(0 < proof["share_of_best_set"].value <= 1)
     True
     """
-    done, r = _read(features, selection, target, r, level)
-    return _certified(done, r, level)
+    rows = as_rows(features)
+    targets, single = as_targets(target, rows.p)
+    if not single:
+        raise ExemplaError("a certificate is for one target; give a target of shape (p,)")
+    if not np.isclose(float(targets[0] @ targets[0]), selection.target_norm2, rtol=1e-6):
+        raise ExemplaError("the selection was made for another target; give that target")
+    if len(selection) and int(selection.indices.max()) >= rows.t:
+        raise ExemplaError("the selection was made from other features; give those features")
+    check_choice("level", level, ("cheap", "full"))
+    if r is not None and (not whole_number(r) or not 1 <= r <= rows.t):
+        raise ExemplaError(f"r is {r!r}; give a whole number from 1 to {rows.t}")
+    return _Finished(selection, rows, targets[0], rows.align(targets)[0]).certified(r, level)
 
 
 def chosen_and_certified(
@@ -160,50 +161,13 @@ def chosen_and_certified(
     k = check_k(k, rows.t)
     for group in groups(count, rows, k):
         some, sides = (targets, side) if targets.ndim == 1 else (targets[group], side)
-        each = isinstance(side, list | tuple | np.ndarray)  # `choose` refuses anything else
-        if each and targets.ndim > 1 and len(side) == count:
-            sides = list(side)[group]
+        if isinstance(side, list | tuple | np.ndarray) and targets.ndim > 1 and len(side) == count:
+            sides = list(side)[group]  # `choose` refuses anything else
         found = choose(rows, some, k, selector, sides, first=group.start)
-        selections = found if isinstance(found, list) else [found]
-        some = some if targets.ndim > 1 else targets[None]
+        selections, some = (found, some) if targets.ndim > 1 else ([found], targets[None])
         aligned, _ = as_targets(some, rows.p)
         for selection, mu, μ, z in zip(selections, some, aligned, rows.align(aligned), strict=True):
-            candidates = side_of(z, selection.side) & (rows.norms2 > 0)
-            done = _Finished(selection, rows, μ, z, candidates)
-            yield selection, mu, _certified(done, max(1, len(selection)), "cheap")
-
-
-def _certified(done: _Finished, r: int, level: str) -> Certificate:
-    full = level == "full"
-    span = done.span(exact=full)
-    best_sets = done.best_sets(r, span, replay=full)
-    ratio = done.eigenvalue_ratio()
-    statements = _statements(done, r, span, float(best_sets[r]), ratio)
-    return Certificate(statements, _curve(done, best_sets, ratio), r, level)
-
-
-def _read(
-    features: Array, selection: Selection, target: Array, r: int | None, level: str
-) -> tuple[_Finished, int]:
-    """Validate the arguments of `certificate`; return the problem and r."""
-    rows = as_rows(features)
-    targets, single = as_targets(target, rows.p)
-    μ = targets[0]
-    if not single:
-        raise ExemplaError("a certificate is for one target; give a target of shape (p,)")
-    if not np.isclose(float(μ @ μ), selection.target_norm2, rtol=1e-6):
-        raise ExemplaError("the selection was made for another target; give that target")
-    if len(selection) and int(selection.indices.max()) >= rows.t:
-        raise ExemplaError("the selection was made from other features; give those features")
-    if level not in ("cheap", "full"):
-        raise ExemplaError(f"level is {level!r}; choose 'cheap' or 'full'")
-    if r is None:
-        r = max(1, len(selection))
-    if not whole_number(r) or not 1 <= r <= rows.t:
-        raise ExemplaError(f"r is {r!r}; give a whole number from 1 to {rows.t}")
-    z = rows.align(targets)[0]
-    candidates = side_of(z, selection.side) & (rows.norms2 > 0)
-    return _Finished(selection, rows, μ, z, candidates), int(r)
+            yield selection, mu, _Finished(selection, rows, μ, z).certified(None, "cheap")
 
 
 def _statements(
@@ -219,43 +183,36 @@ def _statements(
             f"the {k} greedy picks explain at least this share of what the best {r} candidates "
             f"explain: 1 − exp(−γ·{k}/{r}), known before selecting"
         )
-    return (
-        Statement(
-            "share_of_span",
-            "certified",
+    values = {
+        "share_of_span": (
             min(1.0, reached / span) if span else 1.0,
             "what the selection explains, as a share of the most that any weighted set of "
             "candidates, of any size, can explain",
         ),
-        Statement(
-            "weak_submodularity",
-            "certified",
+        "weak_submodularity": (
             done.γ,
             "the gains of single rows add up to at least this share of their joint gain, for "
             f"every set{lower}",
         ),
-        Statement("greedy_guarantee", "certified", guarantee, how),
-        Statement(
-            "best_set",
-            "certified",
+        "greedy_guarantee": (guarantee, how),
+        "best_set": (
             best / done.norm2,
             f"no set of {r} candidates explains a larger share of the target than this",
         ),
-        Statement(
-            "share_of_best_set",
-            "certified",
+        "share_of_best_set": (
             min(1.0, reached / best) if best else 1.0,
             f"what the selection explains is at least this share of what the best {r} "
             "candidates explain",
         ),
-        Statement(
-            "theorem_1",
-            "estimated",
-            ratio,
-            "m/M of the paper's Theorem 1 with the eigenvalues of the selected rows alone in "
-            "place of the sparse eigenvalues, which cannot be computed: optimistic",
-        ),
+    }
+    estimate = Statement(
+        "theorem_1",
+        "estimated",
+        ratio,
+        "m/M of the paper's Theorem 1 with the eigenvalues of the selected rows alone in "
+        "place of the sparse eigenvalues, which cannot be computed: optimistic",
     )
+    return *(Statement(name, "certified", *said) for name, said in values.items()), estimate
 
 
 def _curve(done: _Finished, best_sets: np.ndarray, ratio: float) -> VarianceCurve:
@@ -282,8 +239,20 @@ class _Finished:
     """μ, (p,) float64."""
     alignment: np.ndarray
     """(t,): z_j = f_j·μ."""
-    candidates: np.ndarray
-    """(t,) bool."""
+
+    @cached_property
+    def candidates(self) -> np.ndarray:
+        """(t,) bool: the nonzero rows on the selection's side."""
+        return side_of(self.alignment, self.selection.side) & (self.rows.norms2 > 0)
+
+    def certified(self, r: int | None, level: str) -> Certificate:
+        """Return the certificate against sets of r candidates, by default as many as picked."""
+        r = max(1, len(self.selection)) if r is None else int(r)
+        span = self.span(exact=level == "full")
+        best_sets = self.best_sets(r, span, replay=level == "full")
+        ratio = self.eigenvalue_ratio()
+        statements = _statements(self, r, span, float(best_sets[r]), ratio)
+        return Certificate(statements, _curve(self, best_sets, ratio), r, level)
 
     @property
     def norm2(self) -> float:

@@ -31,6 +31,7 @@ from scipy.linalg.lapack import dpstrf
 
 from exempla.selection.rows import (
     ROUNDING,
+    ArrayRows,
     CandidateScores,
     Leaders,
     Rows,
@@ -76,49 +77,29 @@ class Basis:
         self.size = 0  # directions: picks that do not depend on earlier ones
         p = len(self.target)
         self._rows, self._lower, self._coefs = np.empty((0, p)), np.empty((0, 0)), np.empty(0)
-        self._directions: np.ndarray | None = np.empty((0, p))  # None: not yet computed from L
+        self._directions = np.empty((0, p))
         self._residual = self.target  # with as many private coordinates as directions
         self._pick_of_direction: list[int] = []
         self._gains: list[float] = []
 
-    @classmethod
-    def from_factor(
-        cls,
-        target: np.ndarray,
-        noise: float,
-        tolerance: float,
-        rows: np.ndarray,
-        lower: np.ndarray,
-        coefs: np.ndarray,
-    ) -> Basis:
-        """Return the basis of linearly independent picked rows (m, p), given L.
-
-        The directions are computed when they are first used, which is often never.
-        """
-        basis, m = cls(target, noise, tolerance), len(rows)
+    def refactored(self, rows: np.ndarray, lower: np.ndarray, coefs: np.ndarray) -> Basis:
+        """Return the basis of other, linearly independent picked rows (m, p), given L."""
+        basis, m, p = Basis(self.target, self.noise, self.tolerance), len(rows), len(self.target)
         basis.picks = basis.size = m
         basis._rows, basis._lower, basis._coefs = rows, lower, coefs
         basis._pick_of_direction = list(range(m))
-        basis._gains = [float(coef * coef) for coef in coefs]
-        basis._directions = None
-        basis._residual = basis.target - basis.weights() @ rows
+        basis._gains = (coefs * coefs).tolist()
+        # The i-th direction is Σ_j (L⁻¹)_ij (f_j, σ e_j).
+        picked = np.hstack([rows, math.sqrt(self.noise) * np.eye(m)]) if self.noise else rows
+        basis._directions = solve_triangular(lower, picked, lower=True) if m else picked
+        basis._residual = -coefs @ basis._directions
+        basis._residual[:p] += self.target
         return basis
-
-    def _all_directions(self) -> np.ndarray:
-        """Return (size, …) directions with their private coordinates."""
-        if self._directions is None:  # the i-th is Σ_j (L⁻¹)_ij (f_j, σ e_j)
-            m, p = self.size, len(self.target)
-            private = math.sqrt(self.noise) * np.eye(m if self.noise else 0)
-            picked = np.hstack([self.rows, private]) if self.noise else self.rows
-            solved = solve_triangular(self.lower, picked, lower=True) if m else picked
-            self._directions = solved
-            self._residual = np.hstack([self._residual, -self.coefs @ solved[:, p:]])
-        return self._directions[: self.size]
 
     @property
     def directions(self) -> np.ndarray:
         """(size, p) feature parts of the directions."""
-        return self._all_directions()[:, : len(self.target)]
+        return self._directions[: self.size, : len(self.target)]
 
     @property
     def residual(self) -> np.ndarray:
@@ -161,7 +142,11 @@ class Basis:
 
     def rank(self) -> int:
         """Return the number of linearly independent picked rows, ignoring the noise."""
-        return independent(self.rows, self.tolerance) if self.noise else self.size
+        if not self.noise or not self.picks:
+            return self.size
+        unit = self.rows / np.linalg.norm(self.rows, axis=1)[:, None]
+        # Pivoted Cholesky stops when the largest squared distance to the span falls below tol.
+        return int(dpstrf(unit @ unit.T, tol=self.tolerance)[2])
 
     def measure(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return (c, n, ‖f‖²) of candidate rows (m, p), free of incremental rounding errors."""
@@ -173,8 +158,8 @@ class Basis:
         """Add a row; return its direction q and coefficient, or None if it adds nothing new."""
         i, m, p = self.picks, self.size, len(row)
         width = p + m + 1 if self.noise else p
-        directions = self._reserve()
-        Q = directions[:m, :width]
+        self._reserve()
+        Q = self._directions[:m, :width]
         self._rows[i] = row
         self.picks += 1
         extended, residual = np.zeros(width), np.zeros(width)
@@ -193,7 +178,7 @@ class Basis:
         q = u / math.sqrt(n)
         # (f, σe)·(r, ρ)/√n; written with u because u is orthogonal to what r no longer contains.
         coef = float(q @ residual)
-        directions[m, :width] = q
+        self._directions[m, :width] = q
         self._lower[m, :m] = h + again
         self._lower[m, m] = math.sqrt(n)
         self._coefs[m] = coef
@@ -205,7 +190,6 @@ class Basis:
 
     def mark(self) -> Mark:
         """Return the current state, to which `before` and `rewind` can go back."""
-        self._all_directions()
         return Mark(self.picks, self.size, self._residual)
 
     def before(self, mark: Mark) -> Basis:
@@ -219,31 +203,18 @@ class Basis:
         self.picks, self.size, self._residual = mark
         del self._gains[mark.picks :], self._pick_of_direction[mark.size :]
 
-    def _reserve(self) -> np.ndarray:
-        """Make room for one more pick; return the array of directions."""
-        directions, p, want = self._all_directions(), len(self.target), max(8, 2 * self.picks)
+    def _reserve(self) -> None:
+        """Make room for one more pick."""
+        p, want = len(self.target), max(8, 2 * self.picks)
         if self.picks >= len(self._rows):
             self._rows = _padded(self._rows, (want, p))
             self._lower = _padded(self._lower, (want, want))
             self._coefs = _padded(self._coefs, (want,))
-            self._directions = _padded(directions, (want, p + want if self.noise else p))
-        assert self._directions is not None
-        return self._directions
-
-
-def independent(rows: np.ndarray, tolerance: float) -> int:
-    """Return the number of linearly independent rows (none of them zero)."""
-    if not len(rows):
-        return 0
-    unit = rows / np.linalg.norm(rows, axis=1)[:, None]
-    # Pivoted Cholesky stops when the largest squared distance to the span falls below tol.
-    return int(dpstrf(unit @ unit.T, tol=tolerance)[2])
+            self._directions = _padded(self._directions, (want, p + want if self.noise else p))
 
 
 def _padded(old: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    new = np.zeros(shape)
-    new[tuple(slice(0, size) for size in old.shape)] = old
-    return new
+    return np.pad(old, [(0, wanted - size) for wanted, size in zip(shape, old.shape)])
 
 
 @dataclass
@@ -299,96 +270,23 @@ def slack(scores: CandidateScores, run: Run) -> tuple[float, float]:
     return slack_c, slack_n
 
 
-def best_row(rows: np.ndarray, basis: Basis, tolerance: float, rule: Rule) -> int:
+def best_row(rows: np.ndarray, basis: Basis, rule: Rule) -> int:
     """Return which of these rows (m, p) is the best to add, the first of ties; −1 if none is."""
-    return first_of_best(*score_bounds(rows, basis, tolerance, rule))
+    return first_of_best(*score_bounds(rows, basis, rule)) if len(rows) else -1
 
 
-def score_bounds(
-    rows: np.ndarray, basis: Basis, tolerance: float, rule: Rule
-) -> tuple[np.ndarray, np.ndarray]:
+def score_bounds(rows: np.ndarray, basis: Basis, rule: Rule) -> tuple[np.ndarray, np.ndarray]:
     """Return float64 bounds on the score of each row (m, p); −inf for rows with nothing new."""
-    return measured_bounds(basis.measure(rows), basis.noise, basis.target_norm, tolerance, rule)
+    return measured_bounds(*basis.measure(rows), basis, rule)
 
 
 def measured_bounds(
-    measured: tuple[np.ndarray, ...], noise: float, target_norm: float, tolerance: float, rule: Rule
+    c: np.ndarray, n: np.ndarray, norms2: np.ndarray, basis: Basis, rule: Rule
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the bounds of `score_bounds` for rows whose (c, n, ‖f‖²) are known in float64."""
-    c, n, norms2 = measured
-    alive = n > tolerance * norms2
-    lowest, highest = rule.bounds(c, n, norms2, noise, ROUNDING * target_norm, ROUNDING)
-    return np.where(alive, lowest, -np.inf), np.where(alive, highest, -np.inf)
-
-
-def greedy(
-    rows: Rows, candidates: np.ndarray, runs: list[Run], k: int, *, noise: float, rule: Rule
-) -> list[Run]:
-    """Continue every run to k picks, or until it must stop; `runs` are changed in place."""
-    rows.run_on_device(candidates, runs, k, noise, rule)
-    left = [i for i, run in enumerate(runs) if len(run.indices) < k]
-    while left:
-        try:
-            _pick(rows, candidates[left], [runs[i] for i in left], k, noise=noise, rule=rule)
-            break
-        except StateLostError:  # continue from the picks made so far
-            continue
-    for run in runs:
-        run.stopped = run.stopped or "k"
-    return runs
-
-
-def _pick(
-    rows: Rows, candidates: np.ndarray, runs: list[Run], k: int, *, noise: float, rule: Rule
-) -> None:
-    """Run the loop for runs that have not made all their picks."""
-    norms = np.array([run.basis.target_norm for run in runs])
-    scores = rows.scores(candidates, norms, noise, rule)
-    for i, run in enumerate(runs):
-        if run.indices:
-            scores.deflate(i, rows.energy(run.basis.directions))
-            scores.drop([i] * len(run.indices), run.indices)
-    leaders = refresh(scores, runs, list(range(len(runs))))
-    lookahead = scores.lookahead(rows, runs[0], k, rule) if len(runs) == 1 else None
-    with _progress(rows, k) as bar:
-        while picks := _decide(rows, scores, leaders, runs, k, rule):
-            done = len(runs[0].indices)
-            if lookahead:
-                leaders = lookahead.advance(picks[0]) or leaders
-            else:
-                leaders = _advance(rows, scores, leaders, runs, picks, k)
-            stale = [i for i in picks if len(runs[i].indices) < k and runs[i].stale]
-            if stale:
-                leaders = refresh(scores, runs, stale)
-            if bar is not None:
-                bar.update(max(1, len(runs[0].indices) - done))
-
-
-def _progress(rows: Rows, k: int) -> Any:
-    """Return a progress bar for work that may take seconds, otherwise None in a context."""
-    if rows.t * rows.p * k < _MIN_PROGRESS_WORK:
-        return nullcontext()
-    from exempla.progress import counter
-
-    return counter("picking", k)
-
-
-def _advance(
-    rows: Rows,
-    scores: CandidateScores,
-    leaders: Leaders,
-    runs: list[Run],
-    picks: dict[int, int],
-    k: int,
-) -> Leaders:
-    """Apply the pick of every run in one pass over the rows."""
-    scores.drop(list(picks), list(picks.values()))
-    directions, coefs = np.zeros((len(runs), rows.p)), np.zeros(len(runs))
-    taken = rows.take(np.array(list(picks.values())))
-    for (i, j), row in zip(picks.items(), taken):
-        directions[i], coefs[i], _ = runs[i].take(j, row)
-    unfinished = any(len(runs[i].indices) < k for i in picks)
-    return scores.update(directions, coefs) if unfinished else leaders
+    """Return the bounds of `score_bounds` for rows whose c, n and ‖f‖² are known in float64."""
+    alive = n > basis.tolerance * norms2
+    bounds = rule.bounds(c, n, norms2, basis.noise, ROUNDING * basis.target_norm, ROUNDING)
+    return np.where(alive, bounds[0], -np.inf), np.where(alive, bounds[1], -np.inf)
 
 
 def refresh(scores: CandidateScores, runs: list[Run], which: list[int]) -> Leaders:
@@ -398,65 +296,109 @@ def refresh(scores: CandidateScores, runs: list[Run], which: list[int]) -> Leade
     return scores.refresh(which, np.stack([runs[i].basis.residual for i in which]))
 
 
-def _decide(
-    rows: Rows, scores: CandidateScores, leaders: Leaders, runs: list[Run], k: int, rule: Rule
-) -> dict[int, int]:
-    """Return the next pick of every unfinished run; record why the others stop."""
+def greedy(
+    rows: Rows, candidates: np.ndarray, runs: list[Run], k: int, *, noise: float, rule: Rule
+) -> list[Run]:
+    """Continue every run to k picks, or until it must stop; `runs` are changed in place."""
+    if len(runs) == 1 and isinstance(rows, ArrayRows) and rows.single and not rows.on_cpu:
+        from exempla.selection.device.lookahead import run_on_device
+
+        run_on_device(rows, candidates[0], runs[0], k, noise, rule)
+    left = [i for i, run in enumerate(runs) if len(run.indices) < k]
+    while left:
+        try:
+            _Loop(rows, candidates[left], [runs[i] for i in left], k, noise, rule).pick()
+            break
+        except StateLostError:  # continue from the picks made so far
+            continue
     for run in runs:
-        if not run.stopped and len(run.indices) >= k:
-            run.stopped = "k"
-        elif not run.stopped and run.matched:
-            run.stopped = "residual"
-    active = [i for i, run in enumerate(runs) if not run.stopped]
-    winners = _winners(rows, scores, leaders, runs, active, rule) if active else {}
-    for i in active:
-        if winners[i] < 0:
-            exhausted = len(runs[i].indices) >= runs[i].candidates
-            runs[i].stopped = "candidates" if exhausted else "rank"
-    return {i: winner for i, winner in winners.items() if winner >= 0}
+        run.stopped = run.stopped or "k"
+    return runs
 
 
-def _winners(
-    rows: Rows,
-    scores: CandidateScores,
-    leaders: Leaders,
-    runs: list[Run],
-    active: list[int],
-    rule: Rule,
-) -> dict[int, int]:
-    """Return the best row of each active run, the lowest of ties; −1 if none is left."""
-    winners = {i: int(leaders.rows[i]) for i in active}
-    led = [] if leaders.certain else [i for i in active if winners[i] >= 0]
-    contested, lowest, slacks = [], [], []
-    for i, row in zip(led, rows.take(leaders.rows[led]) if led else ()):
-        bounds = score_bounds(row[None], runs[i].basis, rows.tolerance, rule)
-        threshold = float(tie_threshold(bounds[0][0]))
-        if leaders.rivals[i] >= threshold:
-            contested.append(i)
-            lowest.append(threshold)
-            slacks.append(slack(scores, runs[i]))
-    if not contested:
-        return winners
-    slack_c, slack_n = np.array(slacks).T
-    found = scores.ties(contested, np.array(lowest), slack_c, slack_n, MAX_RESCORED + 1)
-    for i, near, threshold in zip(contested, found, lowest):
-        if len(near) > MAX_RESCORED and (scores.error > 0.0 or threshold == -np.inf):
-            leaders = _recompute_in_float64(rows, scores, runs, i, winners[i])
-            return _winners(rows, scores, leaders, runs, active, rule)
-        near = np.union1d(near, [winners[i]])
-        if len(near) > 1 or threshold == -np.inf:
-            best = best_row(rows.take(near), runs[i].basis, rows.tolerance, rule)
+class _Loop:
+    """The greedy loop for runs that have not made all their picks."""
+
+    def __init__(
+        self, rows: Rows, candidates: np.ndarray, runs: list[Run], k: int, noise: float, rule: Rule
+    ) -> None:
+        self.rows, self.runs, self.k, self.rule = rows, runs, k, rule
+        norms = np.array([run.basis.target_norm for run in runs])
+        self.scores = rows.scores(candidates, norms, noise, rule)
+        for i, run in enumerate(runs):
+            if run.indices:
+                self.scores.deflate(i, rows.energy(run.basis.directions))
+                self.scores.drop([i] * len(run.indices), run.indices)
+        self.leaders = refresh(self.scores, runs, list(range(len(runs))))
+
+    def pick(self) -> None:
+        """Make all picks."""
+        from exempla.selection.lookahead import Lookahead, LookaheadScores
+
+        lookahead, runs, scores = None, self.runs, self.scores
+        if isinstance(scores, LookaheadScores) and len(runs) == 1:
+            lookahead = Lookahead(self.rows, scores, runs[0], self.k, self.rule)
+        with self._progress() as bar:
+            while picks := self._decide():
+                done = len(runs[0].indices)
+                if lookahead:
+                    self.leaders = lookahead.advance(picks[0]) or self.leaders
+                else:
+                    self._advance(picks)
+                stale = [i for i in picks if len(runs[i].indices) < self.k and runs[i].stale]
+                if stale:
+                    self.leaders = refresh(self.scores, runs, stale)
+                if bar is not None:
+                    bar.update(max(1, len(runs[0].indices) - done))
+
+    def _progress(self) -> Any:
+        """Return a progress bar for work that may take seconds, otherwise None in a context."""
+        if self.rows.t * self.rows.p * self.k < _MIN_PROGRESS_WORK:
+            return nullcontext()
+        from exempla.progress import counter
+
+        return counter("picking", self.k)
+
+    def _advance(self, picks: dict[int, int]) -> None:
+        """Apply the pick of every run in one pass over the rows."""
+        runs, chosen = self.runs, list(picks.values())
+        self.scores.drop(list(picks), chosen)
+        directions, coefs = np.zeros((len(runs), self.rows.p)), np.zeros(len(runs))
+        for i, j, row in zip(picks, chosen, self.rows.take(np.array(chosen))):
+            directions[i], coefs[i], _ = runs[i].take(j, row)
+        if any(len(runs[i].indices) < self.k for i in picks):
+            self.leaders = self.scores.update(directions, coefs)
+
+    def _decide(self) -> dict[int, int]:
+        """Return the next pick of every unfinished run; record why the others stop."""
+        for run in self.runs:
+            if not run.stopped and len(run.indices) >= self.k:
+                run.stopped = "k"
+            elif not run.stopped and run.matched:
+                run.stopped = "residual"
+        active = [i for i, run in enumerate(self.runs) if not run.stopped]
+        winners = self._winners(active)
+        for i in active:
+            if winners[i] < 0:
+                exhausted = len(self.runs[i].indices) >= self.runs[i].candidates
+                self.runs[i].stopped = "candidates" if exhausted else "rank"
+        return {i: winner for i, winner in winners.items() if winner >= 0}
+
+    def _winners(self, active: list[int]) -> dict[int, int]:
+        """Return the best row of each active run, the lowest of ties; −1 if none is left."""
+        leaders, scores, runs = self.leaders, self.scores, self.runs
+        winners = {i: int(leaders.rows[i]) for i in active}
+        close = (leaders.rows >= 0) & (leaders.rivals >= tie_threshold(leaders.lower))
+        contested = [i for i in active if close[i]]
+        if not contested:
+            return winners
+        slacks = np.array([slack(scores, runs[i]) for i in contested])
+        for i, near in zip(contested, scores.ties(contested, slacks, MAX_RESCORED + 1)):
+            if len(near) > MAX_RESCORED and scores.error > 0.0:
+                scores.to_float64()
+                scores.deflate(i, self.rows.energy(runs[i].basis.directions))
+                self.leaders = refresh(scores, runs, [i])
+                return self._winners(active)
+            best = best_row(self.rows.take(near), runs[i].basis, self.rule)
             winners[i] = int(near[best]) if best >= 0 else -1
-    return winners
-
-
-def _recompute_in_float64(
-    rows: Rows, scores: CandidateScores, runs: list[Run], i: int, lead: int
-) -> Leaders:
-    """Recompute c and n in float64; remove a leader that adds nothing; return the leaders."""
-    scores.to_float64()
-    scores.deflate(i, rows.energy(runs[i].basis.directions))
-    row = rows.take(np.array([lead]))
-    if best_row(row, runs[i].basis, rows.tolerance, Rule.GAIN) < 0:
-        scores.drop([i], [lead])
-    return refresh(scores, runs, [i])
+        return winners

@@ -5,22 +5,19 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from scipy.linalg import solve_triangular
 
 from exempla.arrays import Array, real_numbers
-from exempla.checks import check_k, is_real
+from exempla.checks import check_choice, check_k, is_real
 from exempla.errors import ExemplaError, ExemplaWarning
 from exempla.results import Selection
 from exempla.selection.engine import MATCHED_RATIO
 from exempla.selection.rows import ROUNDING, Rule, first_of_best, zero_rounding
 from exempla.selection.select import SIDES, check_norm, side_of
 from exempla.selection.selectors import check_noise
-
-__all__ = ["select_from_kernel"]
 
 _TOLERANCE = 1e-11
 """A candidate adds something new if its remaining variance exceeds this fraction of k(j, j)."""
@@ -85,11 +82,12 @@ def select_from_kernel(
     t = len(z)
     k = check_k(k, t)
     check_noise(noise)
-    if not isinstance(side, str) or side not in SIDES:
-        raise ExemplaError(f"side is {side!r}; choose one of {', '.join(SIDES)}")
+    check_choice("side", side, SIDES)
     if not (is_real(target_norm2) and 0 < target_norm2 < math.inf):
         raise ExemplaError(f"target_norm2 is {target_norm2!r}; give a finite number above 0")
-    norms2 = _diagonal(kernel, t) if diagonal is None else _vector(diagonal, "diagonal")
+    if diagonal is None:
+        diagonal = np.array([_row(kernel, i, np.array([i]))[0] for i in range(t)])
+    norms2 = _vector(diagonal, "diagonal")
     if len(norms2) != t or (norms2 < 0).any():
         raise ExemplaError(f"diagonal must hold {t} numbers, none below 0")
     if norms2.any():
@@ -97,31 +95,43 @@ def select_from_kernel(
     check_norm("the target", float(target_norm2))
     candidates = side_of(zero_rounding(z, norms2, target_norm2), side) & (norms2 > 0)
     indices, columns, coefs, stopped = _run(kernel, z, norms2, candidates, k, noise, target_norm2)
-    result = _finish(z, indices, columns, coefs, noise, float(target_norm2), side, stopped)
-    if result.explained > 1 + 1e-8:
+    weights = np.zeros(0)
+    if indices:
+        lower = np.tril(columns[:, indices].T)
+        weights = solve_triangular(lower, coefs, lower=True, trans="T")
+    gains, norm2 = coefs * coefs, float(target_norm2)
+    explained, variance = float(gains.sum()) / norm2, max(0.0, norm2 - float(gains.sum()))
+    if explained > 1 + 1e-8:
         raise ExemplaError(
             "the selection explains more than target_norm2: either that is not the target's "
             "squared norm, or the kernel is not positive semidefinite"
         )
-    result = replace(result, candidates=int(candidates.sum()))
-    if len(result) < k:
+    available = int(candidates.sum())
+    if len(indices) < k:
         warnings.warn(
-            f"{len(result)} of {k} rows were selected: no further row of the {result.candidates} "
+            f"{len(indices)} of {k} rows were selected: no further row of the {available} "
             f"candidates adds anything (stopped by {stopped})",
             ExemplaWarning,
             stacklevel=2,
         )
-    return result
+    return Selection(
+        indices=np.array(indices, dtype=np.int64),
+        weights=weights,
+        gains=gains,
+        explained=explained,
+        variance=variance,
+        mmd2=max(0.0, variance - noise * float(weights @ weights)),
+        rank=len(indices),
+        target_norm2=norm2,
+        noise=float(noise),
+        side=side,
+        candidates=available,
+        stopped=stopped,
+    )
 
 
 def _run(
-    kernel: Kernel,
-    z: np.ndarray,
-    norms2: np.ndarray,
-    candidates: np.ndarray,
-    k: int,
-    noise: float,
-    target_norm2: float,
+    kernel: Kernel, z: Array, norms2: Array, candidates: Array, k: int, noise: float, norm2: float
 ) -> tuple[list[int], np.ndarray, np.ndarray, str]:
     """Return the picks, Cholesky columns (k, t), coefficients and the reason for stopping."""
     t = len(z)
@@ -129,14 +139,14 @@ def _run(
     c, n = z.copy(), np.where(candidates, norms2 + noise, -np.inf)
     columns, coefs, indices = np.empty((k, t)), np.empty(k), []
     for step in range(k):
-        if noise == 0 and 1.0 - coefs[:step] @ coefs[:step] / target_norm2 < MATCHED_RATIO**2:
+        if noise == 0 and 1.0 - coefs[:step] @ coefs[:step] / norm2 < MATCHED_RATIO**2:
             return indices, columns[:step], coefs[:step], "residual"
         alive = n > _TOLERANCE * norms2
         if not alive.any():
             stopped = "candidates" if step >= candidates.sum() else "rank"
             return indices, columns[:step], coefs[:step], stopped
         at = np.flatnonzero(alive)
-        slack = ROUNDING * math.sqrt(target_norm2)
+        slack = ROUNDING * math.sqrt(norm2)
         bounds = Rule.GAIN.bounds(c[at], n[at], norms2[at], noise, slack, ROUNDING)
         j = int(at[first_of_best(*bounds)])
         root = math.sqrt(n[j])
@@ -151,35 +161,6 @@ def _run(
     return indices, columns, coefs, "k"
 
 
-def _finish(
-    z: np.ndarray,
-    indices: list[int],
-    columns: np.ndarray,
-    coefs: np.ndarray,
-    noise: float,
-    norm2: float,
-    side: str,
-    stopped: str,
-) -> Selection:
-    lower = np.tril(columns[:, indices].T)
-    weights = solve_triangular(lower, coefs, lower=True, trans="T") if indices else np.zeros(0)
-    gains = coefs * coefs
-    variance = max(0.0, norm2 - float(gains.sum()))
-    return Selection(
-        indices=np.array(indices, dtype=np.int64),
-        weights=weights,
-        gains=gains,
-        explained=float(gains.sum()) / norm2,
-        variance=variance,
-        mmd2=max(0.0, variance - noise * float(weights @ weights)),
-        rank=len(indices),
-        target_norm2=norm2,
-        noise=float(noise),
-        side=side,
-        stopped=stopped,
-    )
-
-
 def _vector(values: Array, what: str) -> np.ndarray:
     vector = real_numbers(values, what)
     if vector.ndim != 1 or not len(vector):
@@ -188,10 +169,6 @@ def _vector(values: Array, what: str) -> np.ndarray:
     if len(bad):
         raise ExemplaError(f"{what} has NaN or infinite values at rows {bad[:5].tolist()}")
     return vector
-
-
-def _diagonal(kernel: Kernel, t: int) -> np.ndarray:
-    return np.array([_row(kernel, i, np.array([i]))[0] for i in range(t)])
 
 
 def _row(kernel: Kernel, i: int, others: np.ndarray) -> np.ndarray:

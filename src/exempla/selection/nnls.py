@@ -8,9 +8,7 @@ weights are positive and handles thousands of rows in a few solves.
 from __future__ import annotations
 
 import numpy as np
-from scipy.linalg import cho_solve, cholesky, solve, solve_triangular
-
-__all__ = ["GrowingNNLS", "nonnegative_minimum"]
+from scipy.linalg import cho_factor, cho_solve, solve
 
 _MAX_STALLED_EXCHANGES = 3
 """Block exchanges without progress that are allowed before single exchanges take over."""
@@ -19,9 +17,8 @@ _MAX_STALLED_EXCHANGES = 3
 class GrowingNNLS:
     """Minimise ‖μ − Σ w_i f_i‖² over w ≥ 0 while rows are added.
 
-    Columns are unit rows, so that tolerances do not depend on row lengths. The passive set (w > 0)
-    and its Cholesky factor are kept between solutions: adding a row usually costs one triangular
-    solve.
+    Columns are unit rows, so that tolerances do not depend on row lengths. Each solution starts
+    from the last one: usually the new row becomes positive and one system is solved.
     """
 
     TOLERANCE = 1e-12
@@ -30,12 +27,7 @@ class GrowingNNLS:
         self.target = target
         self.scale = float(np.linalg.norm(target))
         self._units = np.empty((0, len(target)))
-        self._gram = np.empty((0, 0))
-        self._z = np.empty(0)
-        self._norms = np.empty(0)
-        self._w = np.empty(0)
-        self._passive: list[int] = []
-        self._factor = np.empty((0, 0))  # lower Cholesky factor of the passive Gram matrix
+        self._gram, self._norms, self._w = np.empty((0, 0)), np.empty(0), np.empty(0)
 
     @property
     def weights(self) -> np.ndarray:
@@ -48,68 +40,47 @@ class GrowingNNLS:
     def add(self, row: np.ndarray) -> None:
         """Add a row and solve again."""
         norm = float(np.linalg.norm(row))
-        unit = row / norm
-        across = self._units @ unit
-        m = len(self._w)
-        gram = np.empty((m + 1, m + 1))
-        gram[:m, :m], gram[m, :m], gram[:m, m], gram[m, m] = self._gram, across, across, 1.0
-        self._gram = gram
-        self._units = np.vstack([self._units, unit])
-        self._z = np.append(self._z, unit @ self.target)
-        self._norms = np.append(self._norms, norm)
-        self._w = np.append(self._w, 0.0)
-        self._solve()
-
-    def _solve(self) -> None:
-        blocked: set[int] = set()  # columns that depend on the passive ones
+        across = (self._units @ (row / norm))[:, None]
+        self._gram = np.block([[self._gram, across], [across.T, np.ones((1, 1))]])
+        self._units = np.vstack([self._units, row / norm])
+        self._norms, self._w = np.append(self._norms, norm), np.append(self._w, 0.0)
+        blocked = np.zeros(len(self._w), bool)  # columns that depend on the positive ones
         while True:
-            gradient = self._units @ self.residual
-            gradient[[*self._passive, *blocked]] = -np.inf
+            gradient = np.where(blocked | (self._w > 0), -np.inf, self._units @ self.residual)
             entering = int(np.argmax(gradient))
             if gradient[entering] <= self.TOLERANCE * self.scale:
                 return
-            if not self._enter(entering):
-                blocked.add(entering)
-                continue
-            self._descend()
-            if entering in self._passive:
-                blocked.clear()
+            if self._is_independent(entering):
+                self._descend(entering)
+            if self._w[entering] > 0:
+                blocked[:] = False
             else:
-                blocked.add(entering)  # rounding removed it at once: do not cycle
+                blocked[entering] = True
 
-    def _enter(self, column: int) -> bool:
-        """Extend the factor by a column; return False if the column is dependent."""
-        m = len(self._passive)
-        row = solve_triangular(self._factor, self._gram[self._passive, column], lower=True)
-        pivot = 1.0 - float(row @ row)
-        if pivot <= self.TOLERANCE:
-            return False
-        factor = np.zeros((m + 1, m + 1))
-        factor[:m, :m], factor[m, :m], factor[m, m] = self._factor, row, np.sqrt(pivot)
-        self._factor = factor
-        self._passive.append(column)
-        return True
+    def _is_independent(self, column: int) -> bool:
+        """Return True if a column is not a combination of those with positive weights."""
+        at = np.flatnonzero(self._w > 0)
+        across = self._gram[at, column]
+        return float(across @ self._solved(at, across)) < 1.0 - self.TOLERANCE
 
-    def _descend(self) -> None:
-        """Move to the least squares solution of the passive set, dropping weights that reach 0."""
-        while self._passive:
-            passive = np.array(self._passive)
-            solution = cho_solve((self._factor, True), self._z[passive])
-            if (solution > 0).all():
-                self._w[:] = 0.0
-                self._w[passive] = solution
-                return
-            here = self._w[passive]
+    def _solved(self, at: np.ndarray, right: np.ndarray) -> np.ndarray:
+        return cho_solve(cho_factor(self._gram[np.ix_(at, at)]), right) if len(at) else right
+
+    def _descend(self, entering: int) -> None:
+        """Add a column to those with positive weights; remove those whose weights reach 0."""
+        at = np.append(np.flatnonzero(self._w > 0), entering)
+        while len(at):
+            here, solution = self._w[at], self._solved(at, self._units[at] @ self.target)
             falling = solution <= 0
+            if not falling.any():
+                self._w[at] = solution
+                return
             # The first weight to reach zero on the way from here to the solution.
             ratio = here[falling] / (here[falling] - solution[falling])
-            step = float(ratio.min())
-            moved = here + step * (solution - here)
-            moved[np.flatnonzero(falling)[ratio <= step]] = 0.0
-            self._w[passive] = np.maximum(moved, 0.0)
-            self._passive = [int(j) for j in passive[self._w[passive] > 0]]
-            block = self._gram[np.ix_(self._passive, self._passive)]
-            self._factor = cholesky(block, lower=True) if len(block) else block
+            moved = here + ratio.min() * (solution - here)
+            moved[np.flatnonzero(falling)[ratio <= ratio.min()]] = 0.0
+            self._w[at] = np.maximum(moved, 0.0)
+            at = at[self._w[at] > 0]
 
 
 def nonnegative_minimum(gram: np.ndarray, linear: np.ndarray) -> np.ndarray:
@@ -118,10 +89,6 @@ def nonnegative_minimum(gram: np.ndarray, linear: np.ndarray) -> np.ndarray:
     Solve on the free coordinates, exchange all that violate a sign condition (u < 0 if free,
     gradient < 0 if fixed), repeat. If that makes no progress, exchange only the last one, which
     terminates (Murty's rule).
-
-    >>> import numpy as np
-    >>> nonnegative_minimum(np.eye(2), np.array([1.0, -1.0]))
-    array([1., 0.])
     """
     k = len(linear)
     free = np.ones(k, dtype=bool)

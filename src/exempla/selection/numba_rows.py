@@ -8,14 +8,13 @@ not depend on the number of threads, because each row is summed by itself.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numba
 import numpy as np
 
-from exempla.selection.rows import SWEEP_ROWS, ArrayRows, T
-from exempla.selection.threads import in_parts
+from exempla.arrays import Array
+from exempla.selection.rows import ArrayRows
 
 FLOAT32_ERROR = 8 * 2.0**-24
 """Bound on |fl(f·q) − f·q|/‖f‖ for a vectorised float32 product. The largest error measured for
@@ -70,11 +69,11 @@ def _multiply(F, Q, V):
 
 
 @_compiled
-def _follow(V, c, n, slack, coefs, thresholds, n_decreases, reach):
+def _follow(V, c, n, slack, steps, n_decreases, reach):
     """`ArrayRows.follow`, with an integer for each row."""
     falls = 1.0 if n_decreases else 0.0
-    for s in range(len(coefs)):
-        coef, threshold = coefs[s], thresholds[s]
+    for s in range(steps.shape[1]):
+        coef, threshold = steps[0, s], steps[1, s]
         for j in range(len(c)):
             v = np.float64(V[s, j])
             c[j] -= coef * v
@@ -93,17 +92,6 @@ def _products(F, q, out):
         out[j] = v
 
 
-@_compiled
-def _row_squares(F, out):
-    """Compute ‖f‖² of every row in float64."""
-    for j in range(len(F)):
-        v = 0.0
-        for i in range(F.shape[1]):
-            f = np.float64(F[j, i])
-            v += f * f
-        out[j] = v
-
-
 class NumbaRows(ArrayRows):
     """C-contiguous or stored rows, multiplied by compiled passes."""
 
@@ -111,19 +99,6 @@ class NumbaRows(ArrayRows):
         stored = hasattr(array, "stream")
         super().__init__(array if stored else np.ascontiguousarray(array), tolerance)
         self.error = FLOAT32_ERROR if self.single else 0.0
-
-    def over_blocks(self, work: Callable[[slice, np.ndarray], T]) -> list[T]:
-        found: list[T] = []
-        for here, rows in self.pieces():
-            part = partial(self._over_part, work, here.start, rows)
-            for some in in_parts(part, len(rows), self.p, SWEEP_ROWS):
-                found += some
-        return found
-
-    def _squares(self) -> np.ndarray:
-        out = np.empty(self.t)
-        self.over_blocks(lambda part, rows: _row_squares(rows, out[part]))
-        return out
 
     def products(self, vectors: np.ndarray) -> np.ndarray:
         if len(vectors) > 1:
@@ -144,15 +119,8 @@ class NumbaRows(ArrayRows):
         return out
 
     def follow(
-        self,
-        V: np.ndarray,
-        c: np.ndarray,
-        n: np.ndarray,
-        slack: np.ndarray,
-        coefs: np.ndarray,
-        thresholds: np.ndarray,
-        n_decreases: bool,
+        self, V: Array, c: Array, n: Array, slack: Array, steps: np.ndarray, n_decreases: bool
     ) -> np.ndarray:
         reach = np.zeros(len(c), np.int64)
-        _follow(V, c, n, slack, coefs, thresholds, n_decreases, reach)
+        _follow(V, c, n, slack, steps, n_decreases, reach)
         return reach > 0

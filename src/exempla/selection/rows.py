@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from itertools import pairwise
 from typing import Any, TypeVar
@@ -24,6 +24,7 @@ import array_api_compat
 import numpy as np
 
 from exempla.arrays import Array
+from exempla.selection.threads import in_parts
 
 MIN_ROW_NORM = 1e-60
 """Rows with a smaller norm count as zero: squares of their products would underflow."""
@@ -33,12 +34,10 @@ ROUNDING = 1e-14
 """Upper bound on the rounding error of a float64 product of unit vectors."""
 SWEEP_ROWS = 4096
 """Rows that a lookahead pass follows at a time on a CPU: their scores stay in the cache."""
-_BLOCK_BYTES = {"cpu": 1 << 20, "gpu": 1 << 28}
-"""Size of the float64 copies of blocks of rows: on a CPU a block stays in the cache."""
+_BLOCK_BYTES = 1 << 28, 1 << 20
+"""Size of the float64 copies of blocks of rows on a GPU, and on a CPU, where it stays in cache."""
 _SCORED_ENTRIES = 1 << 16
 """Scores that are compared at a time: they stay in the cache."""
-_MIN_LOOKAHEAD_ENTRIES = 1 << 20
-"""Smaller rows stay in the cache, where a pass per pick costs little."""
 
 T = TypeVar("T")
 
@@ -51,21 +50,13 @@ def tie_threshold(scores: np.ndarray | float) -> np.ndarray:
 
 
 def first_of_best(lowest: np.ndarray, highest: np.ndarray) -> int:
-    """Return the first entry that may be the best, given bounds on each; −1 if there is none.
-
-    >>> first_of_best(np.array([1.0, 1.9, 2.0]), np.array([1.2, 2.1, 2.1]))
-    1
-    """
+    """Return the first entry that may be the best, given bounds on each; −1 if there is none."""
     best = lowest.max(initial=-np.inf)
     return int(np.argmax(highest >= tie_threshold(best))) if best > -np.inf else -1
 
 
 def descending(values: np.ndarray) -> np.ndarray:
-    """Return positions in descending order of value; ties are in ascending order of position.
-
-    >>> descending(np.array([1.0, 3.0 - 1e-15, 3.0]))
-    array([1, 2, 0])
-    """
+    """Return positions in descending order of value; ties are in ascending order of position."""
     order = np.argsort(-values, kind="stable")
     ranked = values[order]
     group = np.concatenate([[0], np.cumsum(ranked[1:] < tie_threshold(ranked[:-1]))])
@@ -86,13 +77,7 @@ class Rule(IntEnum):
     """c²/(‖f‖² + σ²): row-normalised matching pursuit."""
 
     def bounds(
-        self,
-        c: np.ndarray,
-        n: np.ndarray,
-        norms2: np.ndarray,
-        noise: float,
-        slack_c: float,
-        slack_n: float,
+        self, c: Array, n: Array, norms2: Array, noise: float, slack_c: Array, slack_n: float
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return lower and upper bounds on the score.
 
@@ -112,28 +97,28 @@ class StateLostError(Exception):
 
 @dataclass(frozen=True)
 class Leaders:
-    """The best row of each target by upper bounds on the scores."""
+    """The best row of each target by upper bounds on the scores, each an array (T,)."""
 
-    upper: np.ndarray
-    """(T,) upper bound of the leader's score; −inf if no row is left."""
     rows: np.ndarray
-    """(T,) row of the leader, −1 if none is left."""
+    """Row of the leader, −1 if none is left."""
+    upper: np.ndarray
+    """Upper bound of its score; −inf if no row is left."""
+    lower: np.ndarray
+    """Lower bound of its score; −inf if the row may add nothing."""
     rivals: np.ndarray
-    """(T,) largest upper bound among the other rows; +inf if it is unknown."""
-    certain: bool = False
-    """True if ties have already been settled in float64."""
+    """Largest upper bound among the other rows; +inf if it is unknown."""
 
     @staticmethod
     def merged(found: list[Leaders]) -> Leaders:
         """Return the leaders among those of consecutive parts of the rows."""
-        upper, rows, rivals = (
-            np.stack([getattr(one, name) for one in found]) for name in ("upper", "rows", "rivals")
+        rows, upper, lower, rivals = (
+            np.stack([getattr(one, name) for one in found])
+            for name in ("rows", "upper", "lower", "rivals")
         )
         first = np.argmax(upper, axis=0)[None]  # the first part of ties: the lowest index
-        others = upper.copy()
-        np.put_along_axis(others, first, -np.inf, axis=0)
-        best, row = (np.take_along_axis(x, first, axis=0)[0] for x in (upper, rows))
-        return Leaders(best, row, np.maximum(others.max(axis=0), rivals.max(axis=0)))
+        row, most, least = (np.take_along_axis(x, first, 0)[0] for x in (rows, upper, lower))
+        np.put_along_axis(upper, first, -np.inf, axis=0)
+        return Leaders(row, most, least, np.maximum(upper, rivals).max(axis=0))
 
 
 class CandidateScores(ABC):
@@ -141,10 +126,6 @@ class CandidateScores(ABC):
 
     error: float
     """Bound on the error of one product f·q, in units of ‖f‖; 0 if sums are in float64."""
-
-    def lookahead(self, rows: Rows, run: Any, k: int, rule: Rule) -> Any:
-        """Return the `Lookahead` of a single target, or None if it does not pay off."""
-        return None
 
     @abstractmethod
     def refresh(self, targets: list[int], residuals: np.ndarray) -> Leaders:
@@ -159,17 +140,10 @@ class CandidateScores(ABC):
         """Return all leaders from the current c and n."""
 
     @abstractmethod
-    def ties(
-        self,
-        targets: list[int],
-        thresholds: np.ndarray,
-        slack_c: np.ndarray,
-        slack_n: np.ndarray,
-        limit: int,
-    ) -> list[np.ndarray]:
-        """Return, for each of these targets, the first `limit` rows that may reach its threshold.
+    def ties(self, targets: list[int], slacks: np.ndarray, limit: int) -> list[np.ndarray]:
+        """Return, for each of these targets, the first `limit` rows that may be the best.
 
-        The slacks bound the errors of c (in units of ‖f‖) and of n (in units of ‖f‖²).
+        The slacks, (targets, 2), bound the errors of c in units of ‖f‖ and of n in units of ‖f‖².
         """
 
     @abstractmethod
@@ -212,24 +186,13 @@ class Rows(ABC):
     def take(self, indices: np.ndarray) -> np.ndarray:
         """Return (m, p) rows in float64, on the host."""
 
-    def run_on_device(
-        self, candidates: np.ndarray, runs: list[Any], k: int, noise: float, rule: Rule
-    ) -> None:
-        """Let an accelerator make as many picks as it can; the host loop continues from there."""
-        return
-
     @abstractmethod
     def scores(
-        self,
-        candidates: np.ndarray,
-        target_norms: np.ndarray,
-        noise: float,
-        rule: Rule,
-        lookahead: bool = False,
+        self, candidates: np.ndarray, target_norms: np.ndarray, noise: float, rule: Rule
     ) -> CandidateScores:
         """Return the scores of the candidates, (T, t) bool; call `refresh` first.
 
-        `LookaheadScores` for a single target, if they pay off or `lookahead` asks for them.
+        `LookaheadScores` for a single target.
         """
 
 
@@ -253,8 +216,7 @@ class ArrayRows(Rows):
         self.single = some.dtype == self.xp.float32
         self.tolerance = tolerance or (1e-5 if self.single else 1e-11)
         self.on_cpu = isinstance(some, np.ndarray)
-        place = "cpu" if self.on_cpu else "gpu"
-        self.block_rows = max(1, _BLOCK_BYTES[place] // (8 * max(1, self.p)))
+        self.block_rows = max(1, _BLOCK_BYTES[self.on_cpu] // (8 * max(1, self.p)))
         self.sweep_rows = SWEEP_ROWS if self.on_cpu else self.block_rows
         self._last: tuple[bytes, np.ndarray] | None = None
         with np.errstate(over="ignore", invalid="ignore"):  # `select` reports such rows
@@ -289,23 +251,27 @@ class ArrayRows(Rows):
 
     def over_blocks(self, work: Callable[[slice, Array], T]) -> list[T]:
         """Call work(part, rows) on blocks of `sweep_rows` rows; return the results in order."""
-        return [
-            found
-            for here, rows in self.pieces()
-            for found in self._over_part(work, here.start, rows, 0, len(rows))
-        ]
+        found: list[T] = []
+        for here, rows in self.pieces():
 
-    def _over_part(
-        self, work: Callable[[slice, Array], T], first: int, rows: Array, start: int, stop: int
-    ) -> list[T]:
-        bounds = [*range(start, stop, self.sweep_rows), stop]
-        return [work(slice(first + a, first + b), rows[a:b]) for a, b in pairwise(bounds)]
+            def each(start: int, stop: int, first: int = here.start, rows: Array = rows) -> list[T]:
+                cuts = pairwise([*range(start, stop, self.sweep_rows), stop])
+                return [work(slice(first + a, first + b), rows[a:b]) for a, b in cuts]
+
+            threaded = self.on_cpu and in_parts(each, len(rows), self.p, self.sweep_rows)
+            for some in threaded or [each(0, len(rows))]:
+                found += some
+        return found
 
     def _squares(self) -> Array:
         """Return the squared norms, where the rows are."""
         out = self.xp.empty(self.t, dtype=self.xp.float64, device=self.device)
-        for part, block in self.blocks():
-            out[part] = self.xp.sum(block * block, axis=1)
+
+        def square(part: slice, rows: Array) -> None:
+            block = self.xp.astype(rows, self.xp.float64, copy=False)
+            out[part] = self.xp.vecdot(block, block)
+
+        self.over_blocks(square)
         return out
 
     def products(self, vectors: Array) -> Array:
@@ -324,23 +290,17 @@ class ArrayRows(Rows):
         return directions @ self.xp.astype(rows, self.xp.float64, copy=False).T
 
     def follow(
-        self,
-        V: Array,
-        c: Array,
-        n: Array,
-        slack: Array,
-        coefs: np.ndarray,
-        thresholds: np.ndarray,
-        n_decreases: bool,
+        self, V: Array, c: Array, n: Array, slack: Array, steps: np.ndarray, n_decreases: bool
     ) -> Array:
         """Return which rows of a block have (|c| + slack)² ≥ threshold·n after any step.
 
-        Step s subtracts coef·V[s] from c, and V[s]² from n if `n_decreases`; both are changed.
+        `steps` holds coefficients and thresholds. Step s subtracts coef·V[s] from c, and V[s]² from
+        n if `n_decreases`; both are changed.
         """
         reach = self.xp.zeros_like(c, dtype=self.xp.bool)
         products = self.xp.astype(V, self.xp.float64)
         with np.errstate(invalid="ignore"):  # 0 · inf for removed rows
-            for v, coef, threshold in zip(products, coefs.tolist(), thresholds.tolist()):
+            for v, coef, threshold in zip(products, *steps.tolist()):
                 c -= coef * v
                 if n_decreases:
                     n -= v * v
@@ -378,40 +338,20 @@ class ArrayRows(Rows):
         cut = self.array.part if self.is_stored else lambda start, stop: self.array[start:stop]
         return [type(self)(cut(*part), self.tolerance) for part in pairwise(bounds)]
 
-    def run_on_device(
-        self, candidates: np.ndarray, runs: list[Any], k: int, noise: float, rule: Rule
-    ) -> None:
-        if self.single and not self.on_cpu:
-            from exempla.selection.device import run_on_device
-
-            run_on_device(self, candidates, runs, k, noise, rule)
-
     def scores(
-        self,
-        candidates: np.ndarray,
-        target_norms: np.ndarray,
-        noise: float,
-        rule: Rule,
-        lookahead: bool = False,
+        self, candidates: np.ndarray, target_norms: np.ndarray, noise: float, rule: Rule
     ) -> CandidateScores:
-        worthwhile = self.is_stored or self.t * self.p > _MIN_LOOKAHEAD_ENTRIES
-        if len(candidates) == 1 and (lookahead or worthwhile):
-            from exempla.selection.sweeps import SweptCandidates
+        from exempla.selection.lookahead import SweptCandidates
 
-            return SweptCandidates(self, candidates, target_norms, noise, rule)
-        return ArrayCandidates(self, candidates, target_norms, noise, rule)
+        kind = SweptCandidates if len(candidates) == 1 else ArrayCandidates
+        return kind(self, candidates, target_norms, noise, rule)
 
 
 class ArrayCandidates(CandidateScores):
     """c and n are (T, t) float64 arrays beside the rows; a removed row has n = −inf."""
 
     def __init__(
-        self,
-        rows: ArrayRows,
-        candidates: np.ndarray,
-        target_norms: np.ndarray,
-        noise: float,
-        rule: Rule,
+        self, rows: ArrayRows, candidates: Array, target_norms: Array, noise: float, rule: Rule
     ) -> None:
         self.rows, self.noise, self.rule, self.xp = rows, noise, rule, rows.xp
         # Zero rows explain nothing, and 0/0 must never win.
@@ -422,7 +362,7 @@ class ArrayCandidates(CandidateScores):
         self.lengths = self.xp.sqrt(self.norms2)
         self.floor = self.norms2 * rows.tolerance
         self.whole = None if rule is Rule.GAIN else self.norms2 + noise
-        self._rounding = rows.here(ROUNDING * target_norms)[:, None]
+        self._slack_c = ROUNDING * target_norms
         # Many targets are one matrix product, which is computed in float64 throughout.
         self.error = rows.error if len(candidates) == 1 else 0.0
 
@@ -449,41 +389,45 @@ class ArrayCandidates(CandidateScores):
         return self._leaders(slice(start, min(start + step, self.rows.t)) for start in starts)
 
     def _leaders(self, parts: Iterable[slice]) -> Leaders:
-        """Return the leaders by upper bounds that allow for rounding alone."""
+        """Return the leaders by bounds that allow for rounding alone."""
         xp, host, found = self.xp, self.rows.host, []
+        every, rounding = np.arange(len(self.c)), self.rows.here(self._slack_c)[:, None]
         for part in parts:
             c, n, norms2 = self.c[:, part], self.n[:, part], self.norms2[part]
-            upper = xp.abs(c) + self._rounding * self.lengths[part]
+            upper = xp.abs(c) + rounding * self.lengths[part]
             divisor = n - ROUNDING * norms2 if self.whole is None else self.whole[part]
             # Rows that are alive have n far above rounding: the tolerance is 1000 times larger.
             alive = n > self.floor[part] - ROUNDING * norms2
             with np.errstate(divide="ignore", invalid="ignore"):
                 upper = xp.where(alive, upper * upper / divisor, -np.inf)
-            at = xp.argmax(upper, axis=1)[:, None]
-            best = xp.take_along_axis(upper, at, axis=1)[:, 0]
-            upper[xp.arange(len(c), device=self.rows.device), at[:, 0]] = -np.inf
-            rivals = xp.max(upper, axis=1) if self.error == 0.0 else xp.full_like(best, np.inf)
-            best, row, rivals = host(best), host(at[:, 0]), host(rivals)
-            row = np.where(best > -np.inf, row + part.start, -1)
-            found.append(Leaders(best, row, rivals))
-        return Leaders.merged(found)
+            at = xp.argmax(upper, axis=1)
+            here = self.rows.here(every), at
+            best, rows = host(upper[here]), np.array(host(at) + part.start)
+            rows[best == -np.inf] = -1
+            upper[here] = -np.inf
+            rivals = np.full_like(best, np.inf) if self.error else host(xp.max(upper, axis=1))
+            found.append(Leaders(rows, best, best, rivals))
+        leaders = Leaders.merged(found)
+        return replace(leaders, lower=self._lower_bounds(leaders.rows))
 
-    def ties(
-        self,
-        targets: list[int],
-        thresholds: np.ndarray,
-        slack_c: np.ndarray,
-        slack_n: np.ndarray,
-        limit: int,
-    ) -> list[np.ndarray]:
+    def _lower_bounds(self, rows: np.ndarray) -> np.ndarray:
+        """Return a lower bound on the score of one row per target; −inf if it may add nothing."""
+        here, norms2 = self.rows.here(np.stack([np.arange(len(rows)), rows])), self.rows.norms2
+        c, n = (self.rows.host(values[here[0], here[1]]) for values in (self.c, self.n))
+        lower, _ = self.rule.bounds(c, n, norms2[rows], self.noise, self._slack_c, ROUNDING)
+        return np.where(n > (self.rows.tolerance + ROUNDING) * norms2[rows], lower, -np.inf)
+
+    def ties(self, targets: list[int], slacks: np.ndarray, limit: int) -> list[np.ndarray]:
         found = []
-        for i, threshold, more, less in zip(targets, thresholds, slack_c, slack_n):
-            error = float(less) * self.norms2
-            upper = self.xp.abs(self.c[i]) + float(more) * self.lengths
-            divisor = self.n[i] - error if self.whole is None else self.whole
-            with np.errstate(invalid="ignore"):  # 0 · inf for removed rows
-                reach = upper * upper >= max(float(threshold), 0.0) * divisor
-            reach = reach & (self.n[i] + error > self.floor)
+        for i, (slack_c, slack_n) in zip(targets, slacks.tolist()):
+            size, more = self.xp.abs(self.c[i]), slack_c * self.lengths
+            n, error = self.n[i], slack_n * self.norms2
+            highest, smallest = (n + error, n - error) if self.whole is None else (self.whole,) * 2
+            with np.errstate(divide="ignore", invalid="ignore"):  # 0 · inf for removed rows
+                lower = self.xp.clip(size - more, 0.0, None) ** 2 / highest
+                best = float(self.xp.max(self.xp.where(n - error > self.floor, lower, 0.0)))
+                reach = (size + more) ** 2 >= float(tie_threshold(best)) * smallest
+            reach = reach & (n + error > self.floor)
             found.append(self.rows.host(self.xp.nonzero(reach)[0][:limit]))
         return found
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 
-from exempla.arrays import Array, is_tensor, refuse_masked
-from exempla.checks import check_k, whole_number
+from exempla.arrays import Array, is_tensor, refuse_masked, to_numpy
+from exempla.checks import check_choice, check_k, whole_number
 from exempla.errors import ExemplaError, ExemplaWarning
 from exempla.results import Selection
 from exempla.selection.rows import MIN_ROW_NORM, ArrayRows, Rows
@@ -39,6 +39,14 @@ def as_rows(features: Array, picks: int | None = None) -> Rows:
     """
     if isinstance(features, Rows):
         return features
+    array = as_features(features)
+    rows = wrap(array, picks)
+    refuse_unusable(rows, lambda: _any(array))
+    return rows
+
+
+def as_features(features: Array) -> Array:
+    """Return features as a (t, p) float32 or float64 array, tensor on a GPU, or stored rows."""
     array = features if _is_stored(features) else _as_array(features, "features")
     if array.ndim != 2:
         raise ExemplaError(
@@ -47,9 +55,7 @@ def as_rows(features: Array, picks: int | None = None) -> Rows:
         )
     if 0 in array.shape:
         raise ExemplaError(f"features have shape {tuple(array.shape)}; give at least one number")
-    rows = wrap(array, picks)
-    refuse_unusable(rows, lambda: _any(array))
-    return rows
+    return array
 
 
 def _is_stored(features: Any) -> bool:
@@ -112,35 +118,25 @@ def wrap(array: Array, picks: int | None = None) -> Rows:
 def _as_array(values: Array, what: str) -> Array:
     """Return a float32 or float64 NumPy array; a CUDA tensor of features stays on its device."""
     refuse_masked(values, what)
-    if is_tensor(values):
-        values = values.detach()
-        if values.is_complex():
-            raise ExemplaError(f"{what} are complex; give real numbers")
-        if values.device.type == "cuda" and what == "features":
-            if not values.is_floating_point():
-                return values.double()
-            return values if values.element_size() >= 4 else values.float()
-        values = values.cpu()
-        half = values.is_floating_point() and values.element_size() < 4
-        array = (values.float() if half else values).numpy()
-    elif hasattr(values, "toarray"):
+    if hasattr(values, "toarray"):
         raise ExemplaError(f"{what} are a sparse matrix; pass {what}.toarray()")
-    else:
-        try:
-            array = np.asarray(values)
-            if array.dtype == object:
-                array = array.astype(np.float64)
-        except (TypeError, ValueError):
-            raise ExemplaError(
-                f"{what} are not a rectangular array of numbers; give an array of floats"
-            ) from None
+    if is_tensor(values) and values.is_cuda and what == "features" and not values.is_complex():
+        values = values.detach()
+        if values.is_floating_point():
+            return values if values.element_size() >= 4 else values.float()
+        return values.double()
+    try:
+        array = np.asarray(to_numpy(values))
+        array = array.astype(np.float64) if array.dtype == object else array
+    except (TypeError, ValueError):
+        raise ExemplaError(
+            f"{what} are not a rectangular array of numbers; give an array of floats"
+        ) from None
     if array.dtype.kind not in "fiub":
         raise ExemplaError(f"{what} have type {array.dtype}; give real numbers")
-    if array.dtype == np.float16:
-        return array.astype(np.float32)
     if array.dtype in (np.float32, np.float64):
         return array
-    return array.astype(np.float64)
+    return array.astype(np.float32 if array.dtype == np.float16 else np.float64)
 
 
 def _make_problem(
@@ -154,25 +150,16 @@ def _make_problem(
     targets, single = as_targets(target, rows.p)
     sides = _per_target(side, len(targets), single, "side")
     for one in sides:
-        if not isinstance(one, str) or one not in SIDES:
-            raise ExemplaError(f"side is {one!r}; choose one of {', '.join(SIDES)}")
+        check_choice("side", one, SIDES)
     starts = _per_target(start, len(targets), single, "start")
     alignment = rows.align(targets)
     signs = np.stack([side_of(z, one) for z, one in zip(alignment, sides)])
     candidates = signs & (rows.norms2 > 0)
-    for i, one in enumerate(starts):
-        if one is not None:
-            _check_start(one, rows, targets[i], sides[i], k)
     return Problem(rows, targets, alignment, candidates, sides, starts), k, single
 
 
 def groups(targets: int, rows: Rows, k: int) -> Iterator[slice]:
-    """Yield groups of targets whose state (z, c, n and picked rows) fits into memory.
-
-    >>> rows = as_rows(np.ones((4, 2)))
-    >>> [part.stop for part in groups(5, rows, 2)]
-    [5]
-    """
+    """Yield groups of targets whose state (z, c, n and picked rows) fits into memory."""
     each = 25 * rows.t + 32 * int(k) * rows.p
     step = max(1, _MAX_GROUP_BYTES // each)
     for start in range(0, targets, step):
@@ -230,64 +217,6 @@ def _per_target(value: Any, count: int, single: bool, what: str) -> tuple[Any, .
     return values
 
 
-def _check_start(start: Any, rows: Rows, target: np.ndarray, side: str, k: int) -> None:
-    if not isinstance(start, Selection) or start.state is None:
-        raise ExemplaError("start is not a result of select; pass the Selection it returned")
-    if len(start) > k:
-        raise ExemplaError(f"start has {len(start)} picks, more than k = {k}; raise k")
-    if start.side != side:
-        raise ExemplaError(f"start was chosen for side {start.side!r}; continue with that side")
-    same = (
-        np.array_equal(start.state.target, target)
-        and (len(start) == 0 or int(start.indices.max()) < rows.t)
-        and np.array_equal(start.state.rows, rows.take(start.indices))
-    )
-    if not same:
-        raise ExemplaError("start was chosen from other features or for another target")
-
-
-_Vector = np.ndarray[tuple[int], Any] | Sequence[float]
-_Matrix = np.ndarray[tuple[int, int], Any] | Sequence[Sequence[float]] | Sequence[np.ndarray]
-"""Types that a checker can recognise as one target or several. The shape of most arrays is unknown
-to it: such a NumPy array passes for one target, anything else is `Any`."""
-
-
-@overload
-def select(
-    features: Array,
-    target: _Vector,
-    k: int,
-    selector: Selector | None = None,
-    side: str = "both",
-    *,
-    start: Selection | None = None,
-) -> Selection: ...
-
-
-@overload
-def select(
-    features: Array,
-    target: _Matrix,
-    k: int,
-    selector: Selector | None = None,
-    side: str | Sequence[str] = "both",
-    *,
-    start: Sequence[Selection | None] | None = None,
-) -> list[Selection]: ...
-
-
-@overload
-def select(
-    features: Array,
-    target: Any,
-    k: int,
-    selector: Selector | None = None,
-    side: str | Sequence[str] = "both",
-    *,
-    start: Selection | Sequence[Selection | None] | None = None,
-) -> Any: ...
-
-
 def select(
     features: Array,
     target: Array,
@@ -343,19 +272,14 @@ def select(
 
 
 def choose(
-    features: Array,
-    target: Array,
-    k: int,
-    selector: Selector | None,
-    side: str | Sequence[str],
-    start: Any = None,
-    first: int = 0,
+    features: Any, target: Any, k: Any, selector: Any, side: Any, start: Any = None, first: int = 0
 ) -> Any:
     """Run `select` on a group of targets; `first` is the number of the first one, for warnings."""
     selector = check_selector(selector) or SBQ()
     with selector.placed(features) as rows:
         problem, k, single = _make_problem(rows, target, k, side, start)
-        _check_starts(problem, selector)
+        for i in range(len(problem.targets)):
+            _check_start(problem, i, selector, k)
         outcomes = selector.choose(problem, k)
     results = [_result(problem, i, outcome, selector) for i, outcome in enumerate(outcomes)]
     for i, result in enumerate(results):
@@ -366,36 +290,43 @@ def choose(
     return results[0] if single else results
 
 
-def _check_starts(problem: Problem, selector: Selector) -> None:
-    for start in problem.starts:
-        if start is None:
-            continue
-        if not selector.continues:
-            raise ExemplaError(f"{selector.name} cannot continue from a start; omit start")
-        if start.selector != selector.name or start.noise != selector.noise:
-            raise ExemplaError(
-                f"start was chosen by {start.selector} with noise {start.noise:g}; "
-                "continue with the same selector"
-            )
+def _check_start(problem: Problem, i: int, selector: Selector, k: int) -> None:
+    """Raise unless the start of target i is a result of this selector for this problem."""
+    start, rows = problem.starts[i], problem.rows
+    if start is None:
+        return
+    if not selector.continues:
+        raise ExemplaError(f"{selector.name} cannot continue from a start; omit start")
+    if not isinstance(start, Selection) or start.state is None:
+        raise ExemplaError("start is not a result of select; pass the Selection it returned")
+    if len(start) > k:
+        raise ExemplaError(f"start has {len(start)} picks, more than k = {k}; raise k")
+    if start.side != problem.sides[i]:
+        raise ExemplaError(f"start was chosen for side {start.side!r}; continue with that side")
+    same = (
+        np.array_equal(start.state.target, problem.targets[i])
+        and (len(start) == 0 or int(start.indices.max()) < rows.t)
+        and np.array_equal(start.state.rows, rows.take(start.indices))
+    )
+    if not same:
+        raise ExemplaError("start was chosen from other features or for another target")
+    if start.selector != selector.name or start.noise != selector.noise:
+        raise ExemplaError(
+            f"start was chosen by {start.selector} with noise {start.noise:g}; "
+            "continue with the same selector"
+        )
 
 
 def _result(problem: Problem, i: int, outcome: Outcome, selector: Selector) -> Selection:
     norm2 = float(problem.targets[i] @ problem.targets[i])
     return Selection(
-        indices=outcome.indices,
-        weights=outcome.weights,
-        gains=outcome.gains,
+        **vars(outcome),
         explained=float(outcome.gains.sum()) / norm2,
-        variance=outcome.variance,
-        mmd2=outcome.mmd2,
-        rank=outcome.rank,
         target_norm2=norm2,
         noise=float(selector.noise),
         side=problem.sides[i],
         selector=selector.name,
         candidates=int(np.count_nonzero(problem.candidates[i])),
-        stopped=outcome.stopped,
-        state=outcome.state,
     )
 
 

@@ -10,32 +10,15 @@ import copy
 import math
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from exempla.checks import check_seed, is_real
 from exempla.errors import ExemplaError
-from exempla.selection.engine import (
-    MATCHED_RATIO,
-    Basis,
-    Run,
-    greedy,
-    independent,
-    score_bounds,
-)
+from exempla.selection.engine import MATCHED_RATIO, Basis, Run, greedy, score_bounds
 from exempla.selection.rows import ROUNDING, Rows, Rule, descending, first_of_best
-
-
-@dataclass(frozen=True)
-class Continuation:
-    """The state needed to continue a selection and to verify that the problem is the same."""
-
-    rows: np.ndarray
-    """(k, p) picked rows."""
-    target: np.ndarray
-    basis: Basis | None = None
 
 
 @dataclass(frozen=True)
@@ -49,7 +32,8 @@ class Outcome:
     mmd2: float
     rank: int
     stopped: str
-    state: Continuation
+    state: Basis
+    """What is needed to continue the selection and to verify that the problem is the same."""
 
     @staticmethod
     def of(indices: list[int] | np.ndarray, basis: Basis, stopped: str) -> Outcome:
@@ -65,7 +49,7 @@ class Outcome:
             mmd2=mmd2,
             rank=basis.rank(),
             stopped=stopped,
-            state=Continuation(basis.rows, basis.target, basis),
+            state=basis,
         )
 
 
@@ -81,7 +65,7 @@ class Problem:
     candidates: np.ndarray
     """(T, t) bool: nonzero rows on the target's side."""
     sides: tuple[str, ...]
-    starts: tuple[Any, ...] = field(default=())
+    starts: tuple[Any, ...]
     """One earlier Selection per target to continue from, or None."""
 
     def basis(self, i: int, noise: float) -> Basis:
@@ -93,19 +77,13 @@ class Problem:
         start, available = self.starts[i], int(self.candidates[i].sum())
         if start is None:
             return Run(self.basis(i, noise), available)
-        return Run(copy.deepcopy(start.state.basis), available, [int(j) for j in start.indices])
+        return Run(copy.deepcopy(start.state), available, [int(j) for j in start.indices])
 
     def only(self, i: int) -> Problem:
         """Return the problem of target i alone."""
         one = slice(i, i + 1)
-        return Problem(
-            self.rows,
-            self.targets[one],
-            self.alignment[one],
-            self.candidates[one],
-            self.sides[one],
-            self.starts[one],
-        )
+        names = ("targets", "alignment", "candidates", "sides", "starts")
+        return replace(self, **{name: getattr(self, name)[one] for name in names})
 
 
 class Selector(ABC):
@@ -151,9 +129,7 @@ def check_selector(selector: Any) -> Selector | None:
 
 def check_noise(noise: float) -> None:
     """Raise unless noise is a finite number of at least 0."""
-    if not is_real(noise):
-        raise ExemplaError(f"noise is {noise!r}; give a number of at least 0")
-    if not 0 <= float(noise) < np.inf:
+    if not is_real(noise) or not 0 <= float(noise) < np.inf:
         raise ExemplaError(f"noise is {noise!r}, but it is a variance; give a finite number ≥ 0")
 
 
@@ -182,22 +158,20 @@ class SBQ(Selector):
     """
 
     noise: float = 0.0
+    _rule = Rule.GAIN
 
     def __post_init__(self) -> None:
         check_noise(self.noise)
 
     def choose(self, problem: Problem, k: int) -> list[Outcome]:
-        return _pursue(problem, k, float(self.noise), Rule.GAIN)
-
-
-def _pursue(problem: Problem, k: int, noise: float, rule: Rule) -> list[Outcome]:
-    runs = [problem.resume(i, noise) for i in range(len(problem.targets))]
-    greedy(problem.rows, problem.candidates, runs, k, noise=noise, rule=rule)
-    return [Outcome.of(run.indices, run.basis, run.stopped) for run in runs]
+        noise = float(self.noise)
+        runs = [problem.resume(i, noise) for i in range(len(problem.targets))]
+        greedy(problem.rows, problem.candidates, runs, k, noise=noise, rule=self._rule)
+        return [Outcome.of(run.indices, run.basis, run.stopped) for run in runs]
 
 
 @dataclass(frozen=True)
-class MatchingPursuit(Selector):
+class MatchingPursuit(SBQ):
     """Row-normalised matching pursuit: a close relative of SBQ that most coreset methods use.
 
     Each pick maximises the correlation with the residual, c²/(‖f‖² + σ²). SBQ divides by the part
@@ -217,13 +191,7 @@ class MatchingPursuit(Selector):
     array([1, 2])
     """
 
-    noise: float = 0.0
-
-    def __post_init__(self) -> None:
-        check_noise(self.noise)
-
-    def choose(self, problem: Problem, k: int) -> list[Outcome]:
-        return _pursue(problem, k, float(self.noise), Rule.PURSUIT)
+    _rule = Rule.PURSUIT
 
 
 @dataclass(frozen=True)
@@ -253,8 +221,8 @@ class NonNegative(Selector):
     def _one(self, problem: Problem, k: int) -> Outcome:
         from exempla.selection.nnls import GrowingNNLS
 
-        rows, target = problem.rows, problem.targets[0]
-        fit, left = GrowingNNLS(target), problem.candidates[0].copy()
+        rows, target, start = problem.rows, problem.targets[0], problem.starts[0]
+        fit, basis, left = GrowingNNLS(target), problem.basis(0, 0.0), problem.candidates[0].copy()
         lengths = np.sqrt(np.where(left, rows.norms2, 1.0))
         indices: list[int] = []
         errors = [float(target @ target)]
@@ -262,13 +230,12 @@ class NonNegative(Selector):
         def take(j: int, row: np.ndarray) -> None:
             left[j] = False
             fit.add(row)
+            basis.add(row)
             indices.append(j)
             errors.append(float(fit.residual @ fit.residual))
 
-        start = problem.starts[0]
-        if start is not None:
-            for j, row in zip(start.indices, start.state.rows):
-                take(int(j), row)
+        for j, row in zip(start.indices, start.state.rows) if start is not None else ():
+            take(int(j), row)
         stopped, slack = "k", ROUNDING * fit.scale
         while len(indices) < k:
             correlation = rows.project(fit.residual[None])[0] / lengths
@@ -279,17 +246,13 @@ class NonNegative(Selector):
                 break
             j = first_of_best(correlation - slack, correlation + slack)
             take(j, rows.take(np.array([j]))[0])
-        picked = rows.take(np.array(indices, dtype=np.int64))
-        return Outcome(
-            indices=np.array(indices, dtype=np.int64),
+        return replace(
+            Outcome.of(indices, basis, stopped),
             weights=fit.weights,
             # A refit never increases the error, except by rounding in the last place.
             gains=np.maximum(-np.diff(errors), 0.0),
             variance=errors[-1],
             mmd2=errors[-1],
-            rank=independent(picked, rows.tolerance),
-            stopped=stopped,
-            state=Continuation(picked, target),
         )
 
 
@@ -434,31 +397,21 @@ class StochasticGreedy(Selector):
         run = problem.resume(0, 0.0)
         pool = np.setdiff1d(np.flatnonzero(problem.candidates[0]), run.indices)
         size = max(1, math.ceil(run.candidates / k * math.log(1 / self.delta)))
+        rng = np.random.default_rng([self.seed, len(run.indices)])
         while len(run.indices) < k and not run.matched:
-            # Seeded by the pick, so that a continued run draws the same samples.
-            rng = np.random.default_rng([self.seed, len(run.indices)])
-            j, pool = _best_of_sample(problem, run, pool, size, rng)
-            if j is None:
+            if not len(pool):
                 run.stopped = "candidates" if len(run.indices) >= run.candidates else "rank"
                 break
-            run.basis.add(problem.rows.take(np.array([j]))[0])
-            run.indices.append(j)
+            sample = np.sort(rng.choice(pool, size=min(size, len(pool)), replace=False))
+            rows = problem.rows.take(sample)
+            lowest, highest = score_bounds(rows, run.basis, Rule.GAIN)
+            # n never increases, so a row that adds nothing never becomes useful again.
+            pool = np.setdiff1d(pool, sample[highest == -np.inf], assume_unique=True)
+            best = first_of_best(lowest, highest)
+            if best >= 0:
+                run.take(int(sample[best]), rows[best])
+                pool = pool[pool != sample[best]]
+                # Seeded by the pick, so that a continued run draws the same samples.
+                rng = np.random.default_rng([self.seed, len(run.indices)])
         stopped = run.stopped or ("k" if len(run.indices) >= k else "residual")
         return Outcome.of(run.indices, run.basis, stopped)
-
-
-def _best_of_sample(
-    problem: Problem, run: Run, pool: np.ndarray, size: int, rng: np.random.Generator
-) -> tuple[int | None, np.ndarray]:
-    """Return the best row of a sample and the remaining pool; None if no row adds anything."""
-    while len(pool):
-        sample = np.sort(rng.choice(pool, size=min(size, len(pool)), replace=False))
-        rows, tolerance = problem.rows.take(sample), problem.rows.tolerance
-        lowest, highest = score_bounds(rows, run.basis, tolerance, Rule.GAIN)
-        # n never increases, so a row that adds nothing never becomes useful again.
-        pool = np.setdiff1d(pool, sample[highest == -np.inf], assume_unique=True)
-        best = first_of_best(lowest, highest)
-        if best >= 0:
-            j = int(sample[best])
-            return j, pool[pool != j]
-    return None, pool

@@ -8,7 +8,6 @@ ones. A `Backend` decides where the parts are: in this process or, by name, on o
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
@@ -21,15 +20,15 @@ from exempla.errors import ExemplaError
 from exempla.selection.rows import ArrayRows
 from exempla.selection.select import as_rows
 from exempla.selection.selectors import Outcome, Problem, Selector
-from exempla.selection.shards import Call, LocalTransport, Part, Parts, ShardedRows
+from exempla.selection.shards import Call, LocalTransport, Part, ShardedRows
 
 
-class Backend(ABC):
+class Backend:
     """Decide where the parts of `Sharded` are placed."""
 
-    @abstractmethod
     def opened(self, features: Any, shards: int) -> AbstractContextManager[ShardedRows]:
         """Return a context in which the rows are available in parts."""
+        raise NotImplementedError
 
 
 class Local(Backend):
@@ -41,15 +40,11 @@ class Local(Backend):
         whole = as_rows(features)
         assert isinstance(whole, ArrayRows)  # `Sharded.placed` returns other rows as they are
         parts = whole.split(cuts_of(whole.t, shards))
-        yield ShardedRows(LocalTransport(Parts([Part(part) for part in parts])))
+        yield ShardedRows(LocalTransport([Part(part) for part in parts]))
 
 
 def cuts_of(t: int, shards: int) -> list[int]:
-    """Return the bounds of `shards` parts of t rows, or of t parts if there are fewer rows.
-
-    >>> cuts_of(10, 3)
-    [0, 3, 6, 10]
-    """
+    """Return the bounds of `shards` parts of t rows, or of t parts if there are fewer rows."""
     return [int(b) for b in np.linspace(0, t, min(shards, t) + 1)]
 
 
@@ -60,10 +55,7 @@ def resolve(backend: str | Backend) -> Backend:
     """Return the backend of this name, or the one given."""
     if isinstance(backend, Backend):
         return backend
-    if not isinstance(backend, str) or backend not in BACKENDS:
-        known = ", ".join(repr(name) for name in BACKENDS)
-        raise ExemplaError(f"backend {backend!r} is not available; use {known}")
-    if backend == "local":
+    if check_choice("backend", backend, BACKENDS) == "local":
         return Local()
     from exempla.distributed import OnRay, OnTorch
 
@@ -148,30 +140,29 @@ class Sharded(Selector):
         assert isinstance(rows, ShardedRows)  # see `placed`
         both = rows.per_part(problem.alignment), rows.per_part(problem.candidates)
         per_part = [(*z, *candidates) for z, candidates in zip(*both)]
-        question = Call("choose", (self.selector, problem.targets, problem.sides, k), per_part)
-        first = [  # first[s][i]: the selection of part s for target i, in global indices
-            [replace(o, indices=o.indices + start) for o in outcomes]
-            for outcomes, start in zip(rows.transport.ask(question), rows.bounds)
-        ]
-        return [
-            self._second_round(problem.only(i), [choice[i] for choice in first], k)
-            for i in range(len(problem.targets))
-        ]
+        question = Call("choose", (self.selector, k, problem.targets, problem.sides), per_part)
+        first = rows.transport.ask(question)  # first[s][i]: rows and variance of part s, target i
+        outcomes = []
+        for i in range(len(problem.targets)):
+            found = [(part[i][0] + start, part[i][1]) for part, start in zip(first, rows.bounds)]
+            best, _ = min(found, key=lambda one: one[1])
+            union = np.unique(np.concatenate([indices for indices, _ in found]))
+            outcomes.append(self._second_round(problem.only(i), [union, np.sort(best)], k))
+        return outcomes
 
-    def _second_round(self, problem: Problem, options: list[Outcome], k: int) -> Outcome:
-        """Return the best of the parts' selections and of a selection among all of their rows."""
-        union = np.unique(np.concatenate([outcome.indices for outcome in options]))
-        if len(union):
-            pool = Problem(
-                ArrayRows(problem.rows.take(union), problem.rows.tolerance),
-                problem.targets,
-                problem.alignment[:, union],
-                problem.candidates[:, union],
-                problem.sides,
-                (None,),
+    def _second_round(self, problem: Problem, pools: list[np.ndarray], k: int) -> Outcome:
+        """Return the best selection within one of these pools of rows."""
+        options = []
+        for pool in pools:
+            pool = pool if len(pool) else np.zeros(1, np.int64)  # any row: none is a candidate
+            some = replace(
+                problem,
+                rows=ArrayRows(problem.rows.take(pool), problem.rows.tolerance),
+                alignment=problem.alignment[:, pool],
+                candidates=problem.candidates[:, pool],
             )
-            merged = self.selector.choose(pool, k)[0]
-            options = [replace(merged, indices=union[merged.indices].astype(np.int64)), *options]
+            found = self.selector.choose(some, k)[0]
+            options.append(replace(found, indices=pool[found.indices].astype(np.int64)))
         best = min(options, key=lambda outcome: outcome.variance)
         if best.stopped == "candidates" and len(best.indices) < problem.candidates[0].sum():
             # The pool is exhausted, not the problem: the parts had kept everything that is new.

@@ -2,29 +2,46 @@
 
 `Part` holds rows and their scores where the rows are. A `Transport` delivers calls to all parts and
 returns their answers; `ShardedRows` and `ShardedCandidates` are what the greedy loop sees. Rows do
-not travel, except for the few promising ones among which the next picks are guessed
-(`lookahead`); the bytes that travel are counted (`Traffic`).
+not travel, except for the few promising ones among which the next picks are guessed and those that
+must be scored again. They travel with the answer that names them, so that a pass is one round trip.
 
-One round trip reaches all places at once: the calls queued since the last one (`tell`), then a call
+One round trip reaches all parts at once: the calls queued since the last one (`tell`), then a call
 with an answer (`ask`). A transport implements `_deliver` and carries bytes, so that messages can be
-counted. A place that was restarted without its scores raises `StateLostError`, and the greedy loop
-opens the scores again.
+counted (`Traffic`). A part that was restarted without its scores raises `StateLostError`, and the
+greedy loop opens the scores again.
 """
 
 from __future__ import annotations
 
 import pickle
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from exempla.arrays import Array
+from exempla.selection.lookahead import LookaheadScores, Pool, Steps, Swept
 from exempla.selection.rows import CandidateScores, Leaders, Rows, Rule, StateLostError
-from exempla.selection.selectors import Continuation, Outcome, Problem, Selector
-from exempla.selection.sweeps import LookaheadScores, Pool, Steps, Swept
+from exempla.selection.selectors import Problem, Selector
+
+_MAX_SENT_TIES = 1024
+"""Rows to be scored again whose features a part sends unasked; more are fetched if needed."""
+
+
+class Call(NamedTuple):
+    """A method of `Part`, of its rows or of its scores, with arguments."""
+
+    name: str
+    args: tuple = ()
+    per_part: Sequence[tuple] | None = None
+    """Further arguments of each part, if they differ."""
+
+    def of(self, part: int) -> Call:
+        """Return the call with the arguments of one part."""
+        return self if self.per_part is None else Call(self.name, self.args + self.per_part[part])
 
 
 class Part:
@@ -37,13 +54,16 @@ class Part:
         self.rows = rows
         self.scores: Any = None
         self.start = 0
+        self.shown = np.empty(0, np.int64)
+        """Rows whose features the caller holds."""
 
-    def call(self, name: str, *args: Any) -> Any:
-        """Call a method of this part, otherwise of its rows or of its scores."""
-        for owner in (self, self.rows):
-            if hasattr(owner, name):
-                return getattr(owner, name)(*args)
-        return getattr(self._opened(), name)(*args)
+    def answer(self, calls: Sequence[Call]) -> Any:
+        """Make these calls in turn; return the answer to the last one."""
+        found: Any = None
+        for name, args, _ in calls:
+            owners = (owner for owner in (self, self.rows) if hasattr(owner, name))
+            found = getattr(next(owners, None) or self._opened(), name)(*args)
+        return found
 
     def _opened(self) -> Any:
         if self.scores is None:
@@ -55,27 +75,19 @@ class Part:
         return self.rows.t, self.rows.p, self.rows.tolerance, self.rows.norms2
 
     def choose(
-        self,
-        selector: Selector,
-        targets: np.ndarray,
-        sides: tuple[str, ...],
-        k: int,
-        alignment: np.ndarray,
-        candidates: np.ndarray,
-    ) -> list[Outcome]:
-        """Run a selector on this part alone."""
+        self, selector: Selector, k: int, targets: Array, sides: Any, z: Array, candidates: Array
+    ) -> list[tuple[np.ndarray, float]]:
+        """Run a selector on this part alone; return rows and variance for each target."""
         starts = (None,) * len(targets)
-        problem = Problem(self.rows, targets, alignment, candidates, sides, starts)
-        outcomes = selector.choose(problem, k)
-        # A part is never continued, so its basis need not travel.
-        return [replace(o, state=Continuation(o.state.rows, o.state.target)) for o in outcomes]
+        problem = Problem(self.rows, targets, z, candidates, sides, starts)
+        return [(found.indices, found.variance) for found in selector.choose(problem, k)]
 
     def open_scores(
         self, norms: np.ndarray, noise: float, rule: Rule, start: int, candidates: np.ndarray
     ) -> float:
         """Start new scores; `start` is the global number of the first row. Return their error."""
-        self.start = start
-        self.scores = self.rows.scores(candidates, norms, noise, rule, lookahead=True)
+        self.start, self.shown = start, np.empty(0, np.int64)
+        self.scores = self.rows.scores(candidates, norms, noise, rule)
         return self.scores.error
 
     def drop(self, targets: list[int], rows: list[int]) -> None:
@@ -91,47 +103,32 @@ class Part:
         scores.to_float64()
         return scores.error
 
-    def sweep(self, steps: Steps, limit: int, fraction: float, most: int) -> Swept:
-        """Sweep this part; return about `most` promising rows, because their features travel."""
-        found = self._opened().sweep(steps, limit, fraction)
-        if len(found.promising) <= most:
-            return found
-        return Swept(found.near, np.intersect1d(found.promising, self._opened().best(most)))
+    def ties(
+        self, targets: list[int], slacks: np.ndarray, limit: int
+    ) -> tuple[list[np.ndarray], np.ndarray | None]:
+        """Return the rows of this part that may be its best, and their features if they are few."""
+        found = self._opened().ties(targets, slacks, limit)
+        rows = np.concatenate(found)
+        return found, self.rows.take(rows) if len(rows) <= _MAX_SENT_TIES else None
 
-    def pool(self, rows: np.ndarray, new: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return c and n of these rows, and the features of those that are new to the caller."""
-        found = self._opened().pool(rows)
-        return found.c, found.n, found.features[new]
+    def sweep(self, steps: Steps, limit: int, fraction: float, most: int) -> tuple[Any, Any]:
+        """Sweep this part; return the near rows, and about `most` promising ones."""
+        scores = self._opened()
+        near, promising = scores.sweep(steps, limit, fraction)
+        if len(promising) > most:
+            promising = np.intersect1d(promising, scores.best(most))
+            promising = np.unique(np.concatenate([promising, *(x for x in near if x is not None)]))
+        return near, self._show(promising)
 
+    def best(self, count: int) -> tuple[np.ndarray, ...]:
+        """Return the `count` rows of highest score, and those shown before."""
+        return self._show(np.union1d(self._opened().best(count), self.shown))
 
-class Parts:
-    """Several parts in one place: each call goes to all of them."""
-
-    def __init__(self, parts: Sequence[Part]) -> None:
-        self.parts = list(parts)
-
-    def answer(self, calls: Sequence[Call]) -> list[Any]:
-        """Make these calls in turn; return every part's answer to the last one."""
-        answers: list[Any] = []
-        for name, args, per_part in calls:
-            each = per_part or [()] * len(self.parts)
-            answers = [part.call(name, *args, *more) for part, more in zip(self.parts, each)]
-        return answers
-
-
-class Call(NamedTuple):
-    """A method of `Part`, of its rows or of its scores, with arguments."""
-
-    name: str
-    args: tuple = ()
-    per_part: Sequence[tuple] | None = None
-    """Further arguments of each part, if they differ."""
-
-    def slice(self, first: int, last: int) -> Call:
-        """Return the call for the parts first … last − 1."""
-        if self.per_part is None:
-            return self
-        return Call(self.name, self.args, self.per_part[first:last])
+    def _show(self, rows: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Return rows, c and n, which of them were not shown before, and the features of those."""
+        pool, new = self._opened().pool(rows), ~np.isin(rows, self.shown)
+        self.shown = rows
+        return rows, pool.c, pool.n, new, pool.features[new]
 
 
 _STATELESS = {"describe", "project", "align", "energy", "take", "choose"}
@@ -143,38 +140,28 @@ class Traffic:
     """Messages exchanged so far."""
 
     exchanges: int = 0
-    """Consecutive round trips; each reaches all places at once."""
+    """Consecutive round trips; each reaches all parts at once."""
     sent: int = 0
-    """Bytes sent to all places together."""
+    """Bytes sent to all parts together."""
     received: int = 0
     restarts: int = 0
-    """Places that were lost and restored."""
+    """Parts that were lost and restored."""
 
     def since(self, earlier: Traffic) -> Traffic:
-        """Return the difference to an earlier count.
-
-        >>> Traffic(5, 80, 60).since(Traffic(3, 50, 50))
-        Traffic(exchanges=2, sent=30, received=10, restarts=0)
-        """
+        """Return the difference to an earlier count."""
         before = asdict(earlier)
         return Traffic(**{name: value - before[name] for name, value in asdict(self).items()})
 
 
-def packed(thing: Any) -> bytes:
-    """Serialize an object for a message."""
-    return pickle.dumps(thing, protocol=5)
+packed, unpacked = partial(pickle.dumps, protocol=5), pickle.loads
+"""Messages are written and read by this program alone."""
 
 
-def unpacked(data: bytes) -> Any:
-    """Deserialize a message, which only this program itself has written."""
-    return pickle.loads(data)
+class Transport:
+    """Deliver calls to `size` parts."""
 
-
-class Transport(ABC):
-    """Deliver calls to parts in places: place i holds the parts places[i] … places[i + 1] − 1."""
-
-    def __init__(self, places: list[int]) -> None:
-        self.places = places
+    def __init__(self, size: int) -> None:
+        self.size = size
         self.traffic = Traffic()
         self._queued: list[Call] = []
 
@@ -183,7 +170,7 @@ class Transport(ABC):
         self._queued.append(call)
 
     def _flush(self, call: Call, of: Sequence[int] | None) -> list[Call]:
-        """Return the calls to make: the queue goes along unless only some places are asked."""
+        """Return the calls to make: the queue goes along unless only some parts are asked."""
         if of is not None:
             return [call]
         # New scores make earlier calls about the old ones pointless.
@@ -194,45 +181,39 @@ class Transport(ABC):
     def ask(self, call: Call, *, of: Sequence[int] | None = None) -> list[Any]:
         """Return every part's answer after the queued calls.
 
-        With `of`, ask only these places; their answer must not depend on queued calls.
+        With `of`, ask only these parts; their answer must not depend on queued calls.
         """
         calls = self._flush(call, of)
-        cuts = list(pairwise(self.places))
-        wanted = range(len(cuts)) if of is None else of
+        wanted = range(self.size) if of is None else of
         if all(one.per_part is None for one in calls):
             messages = dict.fromkeys(wanted, packed(calls))
         else:
-            messages = {i: packed([one.slice(*cuts[i]) for one in calls]) for i in wanted}
+            messages = {i: packed([one.of(i) for one in calls]) for i in wanted}
         stateless = all(one.name in _STATELESS for one in calls)
         answers = self._deliver(messages, stateless)
         self.traffic.exchanges += 1
         self.traffic.sent += sum(map(len, messages.values()))
         self.traffic.received += sum(map(len, answers.values()))
         # Each message is freed as it is unpacked: some have a number for every row.
-        return [answer for place in wanted for answer in unpacked(answers.pop(place))]
+        return [unpacked(answers.pop(i)) for i in wanted]
 
-    @abstractmethod
     def _deliver(self, messages: dict[int, bytes], stateless: bool) -> dict[int, bytes]:
-        """Send messages to places and return their answers; stateless ones may be repeated."""
-
-    def close(self) -> None:
-        """Release the places."""
-        return
+        """Send messages to parts and return their answers; stateless ones may be repeated."""
+        raise NotImplementedError
 
 
 class LocalTransport(Transport):
     """All parts in this process: nothing travels."""
 
-    def __init__(self, parts: Parts) -> None:
-        super().__init__([0, len(parts.parts)])
+    def __init__(self, parts: Sequence[Part]) -> None:
+        super().__init__(len(parts))
         self.parts = parts
 
     def ask(self, call: Call, *, of: Sequence[int] | None = None) -> list[Any]:
-        self.traffic.exchanges += of is None
-        return self.parts.answer(self._flush(call, of))
-
-    def _deliver(self, messages: dict[int, bytes], stateless: bool) -> dict[int, bytes]:
-        raise NotImplementedError("calls in this process are not packed")
+        self.traffic.exchanges += 1
+        calls = self._flush(call, of)
+        wanted = range(self.size) if of is None else of
+        return [self.parts[i].answer([one.of(i) for one in calls]) for i in wanted]
 
 
 class ShardedRows(Rows):
@@ -246,6 +227,8 @@ class ShardedRows(Rows):
         # Parts of one array have one tolerance; with several dtypes the coarsest counts.
         self.tolerance = max(tolerance for _, _, tolerance, _ in about)
         self.norms2 = np.concatenate([norms2 for *_, norms2 in about])
+        self.fetched: dict[int, np.ndarray] = {}
+        """Features that came with other answers, by row."""
 
     def project(self, vectors: np.ndarray) -> np.ndarray:
         return np.concatenate(self.transport.ask(Call("project", (vectors,))), axis=1)
@@ -257,28 +240,22 @@ class ShardedRows(Rows):
         return np.concatenate(self.transport.ask(Call("energy", (directions,))))
 
     def take(self, indices: np.ndarray) -> np.ndarray:
-        """Return rows from the parts that hold them."""
+        """Return rows from the parts that hold them, unless their features have arrived already."""
         indices = np.asarray(indices, np.int64)
-        cuts = pairwise(self.transport.places)
-        place_of = [place for place, (a, b) in enumerate(cuts) for _ in range(a, b)]
-        owner = np.searchsorted(self.bounds, indices, side="right") - 1
-        asked = sorted({place_of[s] for s in owner.tolist()})
-        per_part = [(indices[owner == s] - start,) for s, start in enumerate(self.bounds[:-1])]
         out = np.empty((len(indices), self.p))
-        if asked:
-            answers = self.transport.ask(Call("take", (), per_part), of=asked)
-            parts = [s for s, place in enumerate(place_of) if place in asked]
-            for s, rows in zip(parts, answers):
-                out[owner == s] = rows
+        if all(j in self.fetched for j in indices.tolist()):
+            for i, j in enumerate(indices.tolist()):
+                out[i] = self.fetched[j]
+            return out
+        owner = np.searchsorted(self.bounds, indices, side="right") - 1
+        asked = np.unique(owner).tolist()
+        per_part = [(indices[owner == s] - start,) for s, start in enumerate(self.bounds[:-1])]
+        for s, rows in zip(asked, self.transport.ask(Call("take", (), per_part), of=asked)):
+            out[owner == s] = rows
         return out
 
     def scores(
-        self,
-        candidates: np.ndarray,
-        target_norms: np.ndarray,
-        noise: float,
-        rule: Rule,
-        lookahead: bool = False,
+        self, candidates: np.ndarray, target_norms: np.ndarray, noise: float, rule: Rule
     ) -> CandidateScores:
         return ShardedCandidates(self, candidates, target_norms, noise, rule)
 
@@ -294,15 +271,13 @@ class ShardedCandidates(LookaheadScores):
     pool_sizes = 256, 1024
 
     def __init__(
-        self,
-        rows: ShardedRows,
-        candidates: np.ndarray,
-        target_norms: np.ndarray,
-        noise: float,
-        rule: Rule,
+        self, rows: ShardedRows, candidates: Array, target_norms: Array, noise: float, rule: Rule
     ) -> None:
         self.rows, self.bounds, self.noise, self.rule = rows, rows.bounds, noise, rule
+        rows.fetched = {}
+        self._steps: Steps
         self._pool: Pool | None = None
+        """The rows shown last, with their c and n before the steps of the last sweep."""
         per_part = [(start, *mine) for start, mine in zip(rows.bounds, rows.per_part(candidates))]
         opened = self._ask("open_scores", target_norms, noise, rule, per_part=per_part)
         self.error = max(opened)
@@ -314,6 +289,8 @@ class ShardedCandidates(LookaheadScores):
         self.rows.transport.tell(Call(name, args, per_part))
 
     def refresh(self, targets: list[int], residuals: np.ndarray) -> Leaders:
+        if self._pool is not None:
+            self._pool.c = self._pool.features @ residuals[0]
         return self._overall(self._ask("refresh", targets, residuals))
 
     def update(self, directions: np.ndarray, coefs: np.ndarray) -> Leaders:
@@ -328,16 +305,13 @@ class ShardedCandidates(LookaheadScores):
             for one, start in zip(found, self.bounds)
         ])  # fmt: skip
 
-    def ties(
-        self,
-        targets: list[int],
-        thresholds: np.ndarray,
-        slack_c: np.ndarray,
-        slack_n: np.ndarray,
-        limit: int,
-    ) -> list[np.ndarray]:
-        found = self._ask("ties", targets, thresholds, slack_c, slack_n, limit)
-        return [self._global(list(each))[:limit] for each in zip(*found)]
+    def ties(self, targets: list[int], slacks: np.ndarray, limit: int) -> list[np.ndarray]:
+        answers = self._ask("ties", targets, slacks, limit)
+        for (near, features), start in zip(answers, self.bounds):
+            if features is not None:
+                rows = (np.concatenate(near) + start).tolist()
+                self.rows.fetched.update(zip(rows, features, strict=True))
+        return [self._global(list(each))[:limit] for each in zip(*(near for near, _ in answers))]
 
     def _global(self, found: list[np.ndarray]) -> np.ndarray:
         return np.concatenate([rows + start for rows, start in zip(found, self.bounds)])
@@ -348,42 +322,48 @@ class ShardedCandidates(LookaheadScores):
     def drop(self, targets: list[int], rows: list[int]) -> None:
         # The same message for all: with a thousand parts, individual messages would cost more.
         self._tell("drop", targets, rows)
+        if self._pool is not None:
+            self._pool.n[np.isin(self._pool.rows, rows)] = -np.inf
 
     def to_float64(self) -> None:
         self.error = max(self._ask("to_float64"))
 
     def best(self, count: int) -> np.ndarray:
         """Return about `count` good rows: each part contributes an equal number of its best."""
-        return self._global(self._ask("best", self._quota(count)))
+        return self._learn(self._ask("best", self._quota(count)))
 
     def _quota(self, count: int) -> int:
         """Return the share of each part in `count` rows."""
         return -(-count // (len(self.bounds) - 1))
 
     def sweep(self, steps: Steps, limit: int, fraction: float) -> Swept:
-        most = 2 * self._quota(self.pool_sizes[1])
-        answers: list[Swept] = self._ask("sweep", steps, limit, fraction, most)
+        answers = self._ask("sweep", steps, limit, fraction, 2 * self._quota(self.pool_sizes[1]))
         near: list[np.ndarray | None] = []
-        for found in zip(*(answer.near for answer in answers)):
+        for found in zip(*(near for near, _ in answers)):
             known = [rows for rows in found if rows is not None]
             full = len(known) < len(found) or sum(map(len, known)) > limit
             near.append(None if full else self._global(known))
-        return Swept(near, self._global([answer.promising for answer in answers]))
+        self._steps = steps
+        return Swept(near, self._learn([shown for _, shown in answers]))
 
-    def commit(self, count: int) -> None:
-        self._tell("commit", count)
-
-    def pool(self, rows: np.ndarray) -> Pool:
-        new = np.ones(len(rows), bool) if self._pool is None else ~np.isin(rows, self._pool.rows)
-        cuts = np.searchsorted(rows, self.bounds)
-        each = zip(pairwise(cuts), self.bounds)
-        local = [(rows[a:b] - start, new[a:b]) for (a, b), start in each]
-        c, n, sent = (np.concatenate(found) for found in zip(*self._ask("pool", per_part=local)))
-        features = np.empty((len(rows), self.rows.p), sent.dtype)
-        features[new] = sent
-        if self._pool is not None:
-            features[~new] = self._pool.features[np.searchsorted(self._pool.rows, rows[~new])]
+    def _learn(self, shown: list[tuple[np.ndarray, ...]]) -> np.ndarray:
+        """Make the rows that the parts show the pool; return their numbers."""
+        local, *others = zip(*shown)
+        rows, (c, n, new, sent) = self._global(list(local)), map(np.concatenate, others)
+        self.rows.fetched.update(zip(rows[new].tolist(), sent, strict=True))
+        self.rows.fetched = {j: self.rows.fetched[j] for j in rows.tolist()}
+        features = np.array(list(self.rows.fetched.values()), sent.dtype).reshape(-1, self.rows.p)
         norms2 = self.rows.norms2[rows]
         whole = None if self.rule is Rule.GAIN else norms2 + self.noise
         self._pool = Pool(rows, features, c, n, self.rows.tolerance * norms2, whole)
-        return self._pool
+        return rows
+
+    def commit(self, count: int) -> None:
+        self._tell("commit", count)
+        assert self._pool is not None  # a sweep was made
+        for q, coef in zip(self._steps.directions[:count], self._steps.coefs.tolist()):
+            self._pool.step(-1, q, coef)
+
+    def pool(self, rows: np.ndarray) -> Pool:
+        assert self._pool is not None  # `best` or `sweep` named these rows
+        return replace(self._pool, c=self._pool.c.copy(), n=self._pool.n.copy())

@@ -25,9 +25,11 @@ def n_threads() -> int:
     this process, or OMP_NUM_THREADS if that is lower.
     """
     requested = os.environ.get("EXEMPLA_THREADS")
-    if requested is not None:
-        return max(1, _parse(requested, 1))
-    return max(1, min(available(), _parse(os.environ.get("OMP_NUM_THREADS", ""), available())))
+    default = 1 if requested is not None else available()
+    text = requested if requested is not None else os.environ.get("OMP_NUM_THREADS", "")
+    first = text.split(",")[0]
+    count = int(first) if first.strip().lstrip("+-").isdecimal() else default
+    return max(1, count if requested is not None else min(count, default))
 
 
 @cache
@@ -36,13 +38,6 @@ def available() -> int:
     from joblib import cpu_count
 
     return cpu_count()
-
-
-def _parse(text: str, default: int) -> int:
-    try:
-        return int(text.split(",")[0])
-    except ValueError:
-        return default
 
 
 @cache
@@ -60,9 +55,6 @@ def in_parts(
     """Call work(start, stop) on consecutive parts of t rows and return the results in order.
 
     Parts are cut at multiples of `tile` and run in as many threads as t × width entries deserve.
-
-    >>> in_parts(lambda start, stop: stop - start, 10, 4, 8)
-    [10]
     """
     tiles = -(-t // tile)
     count = min(t * width // MIN_ENTRIES_PER_THREAD, tiles)

@@ -10,14 +10,13 @@ rows of two models in one folder would give wrong answers.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import pickle
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,11 +53,7 @@ _Range = tuple[int, int]
 
 
 def shard_height(rows: int, row_bytes: int) -> int:
-    """Return the number of rows in a shard.
-
-    >>> shard_height(10_000_000, 1024), shard_height(150, 120)
-    (65536, 8738)
-    """
+    """Return the number of rows in a shard."""
     row_bytes = max(row_bytes, 1)
     height = max(1, _SHARD_BYTES // row_bytes, -(-rows // _MAX_SHARDS))
     return min(height, max(1, _MIN_SHARD_BYTES // row_bytes, -(-rows // _MIN_SHARDS)))
@@ -117,12 +112,9 @@ class RowSet:
         stop = start + len(rows)
         values = np.ascontiguousarray(rows, self.dtype)
         about = {**self.about, "start": start, "stop": stop}
+        path = self.path(start, stop)
         with disk_errors(self.folder):
-            write_sealed(
-                self.path(start, stop),
-                lambda sink: np.save(sink, values, allow_pickle=False),
-                about,
-            )
+            write_sealed(path, lambda sink: np.save(sink, values, allow_pickle=False), about)
 
     def finish(self) -> StoredRows:
         """Write a manifest of all shards beside them, and open the rows as one array."""
@@ -135,12 +127,10 @@ class RowSet:
                 raise cut_short(path)
             self._check(path, start, stop, seal)
             shards.append(Shard(path, start, stop))
-            files[path.name] = {
-                "rows": [start, stop], "bytes": seal["bytes"], "sha256": seal["sha256"]
-            }  # fmt: skip
-        manifest = {
-            **self.about, "shape": [self.rows, self.width], "dtype": self.dtype.str, "files": files
-        }  # fmt: skip
+            sizes = {name: seal[name] for name in ("bytes", "sha256")}
+            files[path.name] = {"rows": [start, stop], **sizes}
+        shape = [self.rows, self.width]
+        manifest = {**self.about, "shape": shape, "dtype": self.dtype.str, "files": files}
         data = (json.dumps(manifest, indent=1) + "\n").encode()
         path = self.folder / _MANIFEST
         with disk_errors(self.folder):
@@ -197,17 +187,12 @@ def delete_rows(folder: Path) -> None:
         folder.rmdir()
 
 
-@contextmanager
-def disk_errors(folder: Path) -> Iterator[None]:
+def disk_errors(folder: Path) -> AbstractContextManager[None]:
     """Turn an OSError (full, read-only or failing disk) into one sentence."""
-    try:
-        yield
-    except OSError as problem:
-        more = ""
-        if problem.errno in (errno.ENOSPC, errno.EDQUOT):
-            more = "; free some space and run the same again: finished shards are kept"
-        why = problem.strerror or problem
-        raise ExemplaError(f"rows cannot be stored in {folder}: {why}{more}.") from None
+    more = (
+        "; finished shards are kept: free some space or repair the folder, and run the same again"
+    )
+    return os_errors(f"rows cannot be stored in {folder}", more)
 
 
 _FORMAT = "exempla-store-2"
@@ -256,11 +241,8 @@ def claim(folder: Path, mine: dict[str, Any]) -> None:
     wanted = json.loads(json.dumps(mine))
     other = [name for name in {**wanted, **found} if wanted.get(name) != found.get(name)]
     if other:
-        said = "; ".join(
-            f"{_NAMES.get(name, name)} ({_short(found.get(name))} there, "
-            f"{_short(wanted.get(name))} here)"
-            for name in other
-        )
+        each = [(_NAMES.get(name, name), found.get(name), wanted.get(name)) for name in other]
+        said = "; ".join(f"{name} ({_short(a)} there, {_short(b)} here)" for name, a, b in each)
         raise ExemplaError(
             f"the store in {folder} belongs to another job: it differs in {said}. Give another "
             "folder, or delete that one if it is no longer needed."
@@ -291,11 +273,6 @@ def model_hash(model: Any) -> str:
     For a torch module, of the values of its state; for anything else, of what pickling it would
     write, arrays and dictionaries by content. A model that cannot be pickled is identified by its
     type; the scores of a few examples are compared as well (`exempla.kernel.stored`).
-
-    >>> from sklearn.linear_model import Ridge
-    >>> one, two = Ridge().fit([[0.0], [1.0]], [0, 1]), Ridge().fit([[0.0], [1.0]], [0, 2])
-    >>> model_hash(one) == model_hash(one), model_hash(one) == model_hash(two)
-    (True, False)
     """
     if isinstance(model, str | Path) and Path(model).is_file():
         with open(model, "rb") as file:
@@ -303,39 +280,21 @@ def model_hash(model: Any) -> str:
     state = getattr(model, "state_dict", None)
     if callable(state) and hasattr(model, "named_parameters"):
         model = state()
-    if isinstance(model, Mapping) and model and any(map(is_tensor, model.values())):
-        digest = hashlib.sha256()
-        for name in sorted(model):
-            _add_value(digest, str(name))
-            _add_value(digest, model[name])
-        return digest.hexdigest()
+    tensors = isinstance(model, Mapping) and any(map(is_tensor, model.values()))
     try:
-        return _pickle_hash(model)
-    except _UNPICKLABLE:
+        return _hash(_content(model) if tensors else model)
+    except (TypeError, AttributeError, pickle.PicklingError, ValueError):
         return f"{type(model).__module__}.{type(model).__qualname__}"
-
-
-_UNPICKLABLE = (TypeError, AttributeError, pickle.PicklingError, ValueError)
-
-
-def _pickle_hash(value: Any) -> str:
-    import joblib
-
-    return str(joblib.hash(value, hash_name="sha1"))
 
 
 def _data_fingerprint(data: Any, labels: Any, rows: int) -> str:
     """Return a hash of the training data: of every value of arrays, tables and lists, and of every
-    item of a Dataset that gives the same items twice. Warn if that is impossible.
-
-    >>> X = np.eye(3)
-    >>> _data_fingerprint((X, [0, 1, 0]), None, 3) == _data_fingerprint((X, [0, 1, 1]), None, 3)
-    False
-    """
-    digest = hashlib.sha256()
-    if not _add_data(digest, data, rows):
-        digest = hashlib.sha256()
-        _add_value(digest, labels)
+    item of a Dataset that gives the same items twice. Warn if that is impossible."""
+    try:
+        found = _data_hash(data, rows)
+    except Exception:  # of any kind: a data set may raise what it likes, and the fit will name it
+        found = None
+    if found is None:
         warnings.warn(
             "The inputs of this data set cannot be fingerprinted (they are random, cannot be read "
             "by position, or cannot be pickled): only their number and labels identify the store. "
@@ -343,36 +302,28 @@ def _data_fingerprint(data: Any, labels: Any, rows: int) -> str:
             ExemplaWarning,
             stacklevel=2,
         )
-    digest.update(str(rows).encode())
-    return digest.hexdigest()
+        found = _hash(_content(labels))
+    return _hash([found, rows])
 
 
-def _add_data(digest: Any, data: Any, rows: int) -> bool:
-    """Feed all training data to the hash; return False if not all of it can be read twice alike."""
+def _data_hash(data: Any, rows: int) -> str | None:
+    """Return a hash of all training data; None if not all of it can be read twice alike."""
     parts = data if isinstance(data, tuple) else (data,)
-    try:
-        if all(_is_values(part) for part in parts):
-            for part in parts:
-                _add_value(digest, part)
-            return True
-        if not hasattr(data, "__getitem__"):  # a DataLoader
-            data = getattr(data, "dataset", data)
-        if not hasattr(data, "__getitem__") or not hasattr(data, "__len__") or len(data) != rows:
-            return False
-        probes = np.unique(np.linspace(0, rows - 1, _N_RANDOMNESS_PROBES).astype(int)).tolist()
-        reads = [hashlib.sha256(), hashlib.sha256()]
-        for read in reads:
-            for i in probes:
-                _add_value(read, data[i])
-        if reads[0].digest() != reads[1].digest():
-            return False
-        with counter("fingerprinting the training data", rows) as bar:
-            for i in range(rows):
-                _add_value(digest, data[i])
-                bar.update()
-    except Exception:  # of any kind: a data set may raise what it likes, and the fit will name it
-        return False
-    return True
+    if all(_is_values(part) for part in parts):
+        return _hash([_content(part) for part in parts])
+    if not hasattr(data, "__getitem__"):  # a DataLoader
+        data = getattr(data, "dataset", data)
+    if not hasattr(data, "__getitem__") or not hasattr(data, "__len__") or len(data) != rows:
+        return None
+    for i in np.linspace(0, rows - 1, _N_RANDOMNESS_PROBES).astype(int).tolist():
+        if _hash(_content(data[i])) != _hash(_content(data[i])):
+            return None
+    digest = hashlib.sha256()
+    with counter("fingerprinting the training data", rows) as bar:
+        for i in range(rows):
+            digest.update(_hash(_content(data[i])).encode())
+            bar.update()
+    return digest.hexdigest()
 
 
 def _is_values(part: Any) -> bool:
@@ -380,35 +331,29 @@ def _is_values(part: Any) -> bool:
     return simple or is_sparse(part) or hasattr(part, "iloc")
 
 
-def _add_value(digest: Any, value: Any) -> None:
-    """Feed a value's type and content to the hash; raise if it cannot be pickled."""
+def _hash(value: Any) -> str:
+    """Return a hash of what pickling the value would write, arrays and dictionaries by content."""
+    import joblib
+
+    return str(joblib.hash(value, hash_name="sha1", coerce_mmap=True))
+
+
+def _content(value: Any) -> Any:
+    """Return a value whose hash depends on what it holds, and not on its layout in memory."""
     if is_tensor(value):
         value = to_numpy(value)
     if is_sparse(value):
         value = value.tocsr()
-        for part in (value.data, value.indices, value.indptr, np.array(value.shape)):
-            _add_value(digest, part)
-    elif hasattr(value, "iloc"):
+        return [value.data, value.indices, value.indptr, tuple(value.shape)]
+    if hasattr(value, "iloc"):
         import pandas as pd
 
-        for name in [*value.columns] if hasattr(value, "columns") else [value.name]:
-            digest.update(repr(name).encode())
-        _add_value(digest, pd.util.hash_pandas_object(value, index=False).to_numpy())
-    elif isinstance(value, np.ndarray) and value.dtype != object:
-        digest.update(f"{value.dtype.str}{value.shape}".encode())
-        rows = value if value.ndim else value[None]
-        step = max(1, 2**24 // max(1, rows[:1].nbytes))
-        for start in range(0, len(rows), step):
-            digest.update(rows[start : start + step].tobytes())
-    elif isinstance(value, Mapping):
-        for name in value:
-            _add_value(digest, str(name))
-            _add_value(digest, value[name])
-    elif isinstance(value, list | tuple | np.ndarray):
-        digest.update(f"{len(value)}:".encode())
-        for item in value:
-            _add_value(digest, item)
-    else:
-        known = value is None or isinstance(value, str | bytes | int | float | np.generic)
-        text = (repr(value) if known else _pickle_hash(value)).encode("utf-8", "backslashreplace")
-        digest.update(f"{len(text)}:".encode() + text)
+        names = [*value.columns] if hasattr(value, "columns") else [value.name]
+        return [names, pd.util.hash_pandas_object(value, index=False).to_numpy()]
+    if isinstance(value, Mapping):
+        return {str(name): _content(value[name]) for name in value}
+    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
+        return np.ascontiguousarray(value)
+    if isinstance(value, np.ndarray):
+        value = [*value.shape, *value.ravel()]
+    return [_content(item) for item in value] if isinstance(value, list | tuple) else value

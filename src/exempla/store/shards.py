@@ -7,7 +7,6 @@ Single rows are taken from the files mapped into memory.
 
 from __future__ import annotations
 
-import os
 import pickle
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -96,8 +95,6 @@ class Shard:
         out = np.empty((len(positions), self._file.shape[1]), self._file.dtype)
         size = out.strides[0]
         with os_errors(f"{self.path} cannot be read"), open(self.path, "rb", buffering=0) as file:
-            if hasattr(os, "posix_fadvise"):
-                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
             rows: Any = out
             for row, position in zip(rows, positions.tolist()):
                 file.seek(self.offset + position * size)
@@ -123,6 +120,7 @@ class StoredRows:
     """
 
     shards: tuple[Shard, ...]
+    ndim = 2
 
     @classmethod
     def of(cls, paths: Sequence[str | Path]) -> StoredRows:
@@ -140,6 +138,11 @@ class StoredRows:
     def _first(self) -> np.ndarray:
         return self.shards[0].rows
 
+    @cached_property
+    def _positions(self) -> np.ndarray:
+        """0 … t − 1, from which NumPy selects what an index means."""
+        return np.arange(len(self))
+
     def __getstate__(self) -> dict[str, Any]:
         return {"shards": self.shards}
 
@@ -147,11 +150,6 @@ class StoredRows:
     def shape(self) -> tuple[int, int]:
         """(t, p)."""
         return self.shards[-1].stop - self.shards[0].start, self._first.shape[1]
-
-    @property
-    def ndim(self) -> int:
-        """2."""
-        return 2
 
     @property
     def dtype(self) -> np.dtype:
@@ -200,11 +198,11 @@ class StoredRows:
 
     def part(self, start: int, stop: int) -> StoredRows:
         """Return rows start … stop, numbered from 0."""
-        parts = self._within(start, stop)
-        return StoredRows(tuple(
+        parts = (
             Shard(s.path, low - start, high - start, s.skip + low - s.start, s.verify)
-            for s, low, high in parts
-        ))  # fmt: skip
+            for s, low, high in self._within(start, stop)
+        )
+        return StoredRows(tuple(parts))
 
     def _within(self, start: int, stop: int) -> Iterator[tuple[Shard, int, int]]:
         """Yield the shards that hold rows start … stop, with the first and end of those rows."""
@@ -225,7 +223,9 @@ class StoredRows:
             for s, low, high in self._within(start, stop):
                 out[low - start : high - start] = s.rows[low - s.start : high - s.start]
             return out
-        wanted = self._numbers(which)
+        if isinstance(which, Sequence) and not len(which):
+            which = slice(0, 0)
+        wanted = self._positions[which]
         flat = np.atleast_1d(wanted)
         out = np.empty((len(flat), self.shape[1]), self.dtype)
         order = np.argsort(flat, kind="stable")
@@ -235,21 +235,6 @@ class StoredRows:
                 here = order[low:high]
                 out[here] = shard.take(flat[here] - shard.start)
         return out if np.ndim(wanted) else out[0]
-
-    def _numbers(self, which: Any) -> np.ndarray:
-        """Return the row numbers that NumPy indexing would select."""
-        t = len(self)
-        if isinstance(which, slice):
-            return np.arange(*which.indices(t))
-        wanted = np.asarray(which)
-        if wanted.dtype == bool:
-            if wanted.shape != (t,):
-                raise IndexError(f"a mask of shape {wanted.shape} for {t} rows")
-            return np.flatnonzero(wanted)
-        wanted = wanted.astype(np.int64) if wanted.size else np.empty(wanted.shape, np.int64)
-        if wanted.size and not (-t <= wanted.min() and wanted.max() < t):
-            raise IndexError(f"row index out of range for {t} rows")
-        return np.where(wanted < 0, wanted + t, wanted)
 
     def __matmul__(self, columns: np.ndarray) -> np.ndarray:
         """Multiply all rows by columns (p, m) in one pass; return (t, m)."""

@@ -28,7 +28,7 @@ Model
     default_model(table, columns, rows=None, seed=0) -> unfitted sklearn Pipeline
     choose_model(table, columns, X, y, rows=…) -> Chosen: that or boosting, by cross-validation
     cross_validated_accuracy(model, X, y) -> CrossValidation(mean, se, majority), `.warning`
-    default_image_model(pixels, labels, kind="auto") -> ImageModel (.model, or .build and .fit)
+    default_image_model(pixels, labels, kind="auto") -> unfitted model with fit and predict
 
 Split
     split(table, columns, test=None, test_size=0.2, curated=None, seed=0) -> Split
@@ -39,8 +39,6 @@ Decide and export
     Decision(row, action, new_label=None, note="", time=""), action: keep, relabel, remove
     export(table, decisions, path, label=…, excel_safe=False) -> Path
     corrected(table, decisions, label=…) -> bytes
-    write_patch(path, table, decisions, label=…, ids=None, evidence=None) -> Path
-    apply_patch(original, patch, out=None, **reading) -> bytes, equal to what `export` wrote
 
 Images
     load_images(folder_or_table, rows=None, size=None) -> Images (.pixels, .labels, .rows, …)
@@ -60,14 +58,7 @@ Images
 """
 
 from exempla.images import thumbnail
-from exempla.tables.corrections import (
-    Decision,
-    apply_patch,
-    corrected,
-    export,
-    read_patch,
-    write_patch,
-)
+from exempla.tables.corrections import Decision, corrected, export
 from exempla.tables.features import feature_frame
 from exempla.tables.formats.encoding import format_suffix
 from exempla.tables.formats.folder import Images, load_images, safe_path
@@ -79,7 +70,7 @@ from exempla.tables.models.choose import (
     cross_validated_accuracy,
     default_model,
 )
-from exempla.tables.models.image import ImageModel, default_image_model
+from exempla.tables.models.image import default_image_model
 from exempla.tables.read import borrow_names, read_table
 from exempla.tables.split import Split, split, stratified
 from exempla.tables.table import Table
@@ -88,8 +79,8 @@ __all__ = [
     "Table", "read_table", "borrow_names", "format_suffix",
     "Column", "infer_columns", "show_columns", "kind_flag", "label_of", "feature_frame",
     "default_model", "choose_model", "Chosen", "cross_validated_accuracy", "CrossValidation",
-    "ImageModel", "default_image_model",
+    "default_image_model",
     "Split", "split", "stratified",
-    "Decision", "export", "corrected", "write_patch", "read_patch", "apply_patch",
+    "Decision", "export", "corrected",
     "Images", "load_images", "thumbnail", "safe_path",
 ]  # fmt: skip

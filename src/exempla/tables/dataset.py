@@ -17,14 +17,10 @@ import pyarrow as pa
 
 from exempla.errors import ExemplaError
 from exempla.report.views import LONGEST_TEXT, Content, ImageView, View, mark_words, rounded
-from exempla.tables.corrections import fingerprint
 from exempla.tables.formats.folder import safe_path
 from exempla.tables.infer import Column, infer_columns, label_of
 from exempla.tables.label_parts import Sentences, read_sentences
-from exempla.tables.split import Split, split
 from exempla.tables.table import Table, show, to_strings
-
-__all__ = ["Dataset", "RowView", "label_layout", "merge_labels", "read_sentence_table", "spellings"]
 
 _OWN_LABELS = {"npz": "y", "images": "label"}
 """Formats whose label column has a fixed name."""
@@ -107,20 +103,9 @@ def _scaled(strengths: Mapping[str, float]) -> dict[str, float]:
 class Dataset:
     """A user's file or folder with the meaning of its columns.
 
-    Parameters
-    ----------
-    table
-        The file as read.
-    columns
-        What each column is; one of them is the label, unless rows have several labels.
-    layout
-        How rows hold several labels or token labels (see `exempla.tables.label_parts`); None if
-        every row has one label.
-    sentences
-        Token lists and their labels, if the rows are sentences.
+    One column is the label, unless rows have several labels or token labels: then `layout` says how
+    the file holds them (see `exempla.tables.label_parts`). `sentences` has the token lists.
 
-    Examples
-    --------
     >>> import tempfile, pathlib
     >>> from exempla.tables import read_table
     >>> path = pathlib.Path(tempfile.mkdtemp()) / "a.csv"
@@ -176,8 +161,7 @@ class Dataset:
         """The columns that hold the labels."""
         if self.layout is None:
             return [self.label.name]
-        kind = self.layout["kind"]
-        if kind == "columns":
+        if self.layout["kind"] == "columns":
             return list(self.layout["names"])
         return [str(self.layout.get("column") or self.layout.get("labels", "label"))]
 
@@ -185,19 +169,6 @@ class Dataset:
     def regression(self) -> bool:
         """Whether the label is a number."""
         return self.layout is None and self.label.detail == "regression"
-
-    def reading(self) -> dict[str, Any]:
-        """Return the options that read this file again in the same way."""
-        layout = {} if self.layout is None else {"parts": self.layout}
-        return {**self.table.reading_options(), **layout}
-
-    def fingerprint(self) -> str:
-        """Return the checksum of the file as it was read."""
-        return fingerprint(self.table)
-
-    def split(self, **options: Any) -> Split:
-        """Split into training, test and curated rows; see `exempla.tables.split`."""
-        return split(self.table, self.columns, **options)
 
     def view(self, table: Table | None = None, **options: Any) -> RowView:
         """Return the view of this dataset, or of another file with the same columns.
@@ -212,12 +183,8 @@ class Dataset:
 def label_layout(table: Table, label: str | None, separator: str | None) -> dict[str, Any] | None:
     """Return how the rows of a table hold several labels; None if they have one label each.
 
-    Parameters
-    ----------
-    label
-        Names of several columns separated by commas, or of one column that lists labels.
-    separator
-        What separates the labels in that one column.
+    `label` names several columns, separated by commas, or one column whose labels `separator`
+    separates.
     """
     if separator is not None:
         if label is None:
@@ -256,13 +223,6 @@ def spellings(table: Table, label: Column) -> dict[str, str]:
 
     Labels that differ only in case or surrounding spaces are one label. A rare label that differs
     from a frequent one by a single edit or by two swapped letters is a typing error.
-
-    >>> import tempfile, pathlib
-    >>> from exempla.tables import read_table
-    >>> path = pathlib.Path(tempfile.mkdtemp()) / "a.csv"
-    >>> _ = path.write_text("x,y\\n" + "1,spam\\n2,ham\\n" * 40 + '3,Spam\\n4,sapm\\n5,"ham "\\n')
-    >>> spellings(read_table(path), Column("y", "label", "", "classes"))
-    {'Spam': 'spam', 'ham ': 'ham', 'sapm': 'spam'}
     """
     if label.detail != "classes":
         return {}
@@ -281,8 +241,6 @@ def spellings(table: Table, label: Column) -> dict[str, str]:
     for value, target in found.items():
         totals[target] += counts[value]
     for form, value in by_form.items():
-        if len(form) < _MIN_TYPO_LENGTH or not form.isalpha():
-            continue
         near = [
             other
             for other_form, other in by_form.items()
@@ -296,28 +254,18 @@ def spellings(table: Table, label: Column) -> dict[str, str]:
 
 def _is_typo(word: str, other: str) -> bool:
     """Return True if two words differ by one edit or by two swapped neighbouring letters."""
-    if abs(len(word) - len(other)) > 1 or word == other:
+    if len(word) < _MIN_TYPO_LENGTH or not word.isalpha() or word == other:
         return False
-    start = next(
-        (i for i, (a, b) in enumerate(zip(word, other)) if a != b), min(len(word), len(other))
-    )
+    length = min(len(word), len(other))
+    start = next((i for i in range(length) if word[i] != other[i]), length)
     a, b = word[start:], other[start:]
     return a[1:] == b[1:] or a[1:] == b or a == b[1:] or (a[:2] == b[:2][::-1] and a[2:] == b[2:])
 
 
 def merge_labels(table: Table, name: str, mapping: Mapping[str, str]) -> Table:
-    """Return the table with labels respelt; the file itself is unchanged.
-
-    >>> import tempfile, pathlib
-    >>> from exempla.tables import read_table
-    >>> path = pathlib.Path(tempfile.mkdtemp()) / "a.csv"
-    >>> _ = path.write_text("x,y\\n1,Spam\\n2,spam\\n3,ham\\n")
-    >>> merge_labels(read_table(path), "y", {"Spam": "spam"}).strings("y")
-    ['spam', 'spam', 'ham']
-    """
+    """Return the table with labels respelt; the file itself is unchanged."""
     if name not in table.names:
         return table
-    values = [mapping.get(v, v) if v is not None else None for v in table.strings(name)]
+    values = pa.array([v and mapping.get(v, v) for v in table.strings(name)], type=pa.string())
     place = table.names.index(name)
-    column = pa.chunked_array([pa.array(values, type=pa.string())])
-    return replace(table, data=table.data.set_column(place, name, column))
+    return replace(table, data=table.data.set_column(place, name, values))

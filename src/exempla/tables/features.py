@@ -36,14 +36,6 @@ def feature_frame(
     """Return typed features of some rows: floats, strings, dates; the index has the row numbers.
 
     Missing numbers and dates stay NaN and NaT; missing categories become "missing", text "".
-
-    >>> import tempfile, pathlib
-    >>> from exempla.tables import infer_columns, read_table
-    >>> path = pathlib.Path(tempfile.mkdtemp()) / "a.csv"
-    >>> _ = path.write_text("size,colour,y\\n" + "3,red,a\\n4,,b\\n3,blue,a\\n" * 4)
-    >>> table = read_table(path)
-    >>> feature_frame(table, infer_columns(table, label="y")).loc[1, "colour"]
-    'missing'
     """
     used = [column for column in columns if column.kind in FEATURES]
     if not used:
@@ -99,23 +91,12 @@ def _date_names(_: Any, columns: Any) -> list[str]:
 
 
 def date_parts() -> FunctionTransformer:
-    """Return an encoder of dates: days since 1970 and indicators of month and weekday.
-
-    >>> import pandas as pd
-    >>> frame = pd.DataFrame({"when": pd.to_datetime(["1970-01-02"])})
-    >>> date_parts().fit_transform(frame)[0, :3].tolist()
-    [1.0, 1.0, 0.0]
-    """
+    """Return an encoder of dates: days since 1970 and indicators of month and weekday."""
     return FunctionTransformer(_encode_dates, feature_names_out=_date_names)
 
 
 class _KnownNumbers(TransformerMixin, BaseEstimator):
-    """Keep missing numbers; fill only columns without any value, which trees cannot bin.
-
-    >>> frame = pd.DataFrame({"a": [1.0, None], "b": [None, np.nan]})
-    >>> _KnownNumbers().fit_transform(frame).tolist()
-    [[1.0, 0.0], [nan, 0.0]]
-    """
+    """Keep missing numbers; fill only columns without any value, which trees cannot bin."""
 
     def fit(self, X: Any, y: Any = None) -> _KnownNumbers:
         self.n_features_in_ = np.shape(X)[1]
@@ -135,22 +116,8 @@ _WORDS = 300
 
 
 def with_tree_columns(model: Any, columns: Collection[Column]) -> Pipeline:
-    """Return a pipeline that prepares `feature_frame(table, columns)` for a tree model.
-
-    Numbers are neither scaled nor imputed, because trees handle both. An unseen category counts as
-    missing.
-
-    >>> import pandas as pd
-    >>> from sklearn.ensemble import HistGradientBoostingClassifier
-    >>> columns = [Column("size", "number", ""), Column("colour", "category", "")]
-    >>> model = with_tree_columns(HistGradientBoostingClassifier(max_iter=2), columns)
-    >>> X = pd.DataFrame({"size": [1.0, None] * 30, "colour": ["red", "blue"] * 30})
-    >>> model.fit(X, ["yes", "no"] * 30).predict(X[:2]).tolist()
-    ['yes', 'no']
-    """
-    prepare = tree_columns(columns, words=True)
-    assert prepare is not None, "a table has columns"
-    return Pipeline([("prepare", prepare), ("model", model)])
+    """Return a pipeline that prepares `feature_frame(table, columns)` for a tree model."""
+    return Pipeline([("prepare", tree_columns(columns, words=True)), ("model", model)])
 
 
 def tree_columns(
@@ -158,8 +125,8 @@ def tree_columns(
 ) -> ColumnTransformer | None:
     """Return the preparation for trees, or None if there is no column for it.
 
-    Categories come first, so that their positions are known before fitting. At most `levels` levels
-    of a category get their own code.
+    Numbers are neither scaled nor imputed, because trees handle both. Categories come first, so
+    that their positions are known before fitting; at most `levels` of each get their own code.
     """
     names = {kind: [c.name for c in columns if c.kind == kind] for kind in FEATURES}
     numbered = OrdinalEncoder(

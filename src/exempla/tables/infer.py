@@ -12,6 +12,7 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
@@ -124,9 +125,7 @@ def _overridden(facts: _Facts, kind: str) -> Column:
     if kind == "number":
         detail = facts.decimal or "."
         if not np.isfinite(facts.numbers(detail)).any():
-            raise ExemplaError(
-                f"Column {facts.name!r} cannot be a number: none of its values is one."
-            )
+            raise ExemplaError(f"Column {facts.name!r} cannot be a number: no value is one.")
     if kind == "date" and facts.text:
         found = _find_format(facts.present, share=0.5)
         if found is None:
@@ -148,11 +147,7 @@ def label_of(columns: Collection[Column]) -> Column:
 
 
 def kind_flag(column: Column) -> str:
-    """Return the command-line flag that overrides the inferred kind.
-
-    >>> kind_flag(Column("post code", "number", "…"))
-    "--kind 'post code=category'"
-    """
+    """Return the command-line flag that overrides the inferred kind."""
     if column.kind == "label":
         other_task = {"classes": "regression", "regression": "classes"}.get(column.detail)
         return f"--task {other_task}" if other_task else "--label"
@@ -161,12 +156,7 @@ def kind_flag(column: Column) -> str:
 
 
 def show_columns(columns: Collection[Column]) -> str:
-    """Return a table of the columns: column | kind | reason | override.
-
-    >>> print(show_columns([Column("age", "number", "all 9 values are numbers")]))
-    column | kind   | reason                   | override
-    age    | number | all 9 values are numbers | --kind age=category
-    """
+    """Return a table of the columns: column | kind | reason | override."""
     lines: list[tuple[Any, ...]] = [("column", "kind", "reason", "override")]
     lines += [(_plain(c.name), c.kind, _plain(c.reason), _plain(kind_flag(c))) for c in columns]
     widths = [max(len(line[i]) for line in lines) for i in range(3)]
@@ -186,8 +176,8 @@ def _label_column(table: Table, name: str, task: str = "auto") -> Column:
         raise ExemplaError(f"The task must be 'auto', 'classes' or 'regression', not {task!r}.")
     present = table.column(name).filter(pa.array(~table.missing(name)))
     kind = present.type
-    plain = is_text(present) or pa.types.is_boolean(kind) or _numeric(kind)
-    if not plain or pa.types.is_decimal(kind):
+    usable = is_text(present) or pa.types.is_boolean(kind) or _numeric(kind)
+    if not usable or pa.types.is_decimal(kind):
         raise ExemplaError(f"Column {name!r} has type {kind}, which cannot be a label.")
     codes, words = encoded(present)
     if len(words) < 2:
@@ -196,22 +186,10 @@ def _label_column(table: Table, name: str, task: str = "auto") -> Column:
             f"The label column {name!r} has {what}; give a column with at least two values."
         )
     decimal = _decimal_mark(table, present)
-    numbers = np.array([np.nan])
-    if not pa.types.is_boolean(present.type):
-        numbers = to_numbers(present, decimal)
+    numbers = np.array([np.nan]) if pa.types.is_boolean(kind) else to_numbers(present, decimal)
     numeric = bool(np.isfinite(numbers).mean() >= 0.99)
     if task == "regression":
-        if not numeric:
-            raise ExemplaError(
-                f"The label column {name!r} has words, so it cannot be a regression; leave out "
-                "--task."
-            )
-        if (vast := np.abs(numbers) > LARGEST).any():
-            raise ExemplaError(
-                f"The label column {name!r} has the value {numbers[vast][0]:g}, which is too large "
-                "to compute with; correct that cell."
-            )
-        return Column(name, "label", "set by --task", "regression")
+        return _regression_label(name, numbers, numeric)
     whole = numeric and bool((numbers[np.isfinite(numbers)] % 1 == 0).all())
     if task == "auto" and numeric and not (whole and len(words) <= _MOST_INTEGERS):
         if len(words) > _FEWEST_DECIMALS and (not whole or _written_as_decimals(present, decimal)):
@@ -229,18 +207,28 @@ def _label_column(table: Table, name: str, task: str = "auto") -> Column:
         )
     counts = Counter(codes.tolist()).most_common(3)
     most = ", ".join(f"{words[code]} {count:,}" for code, count in counts)
-    reason = "set by --task" if task == "classes" else ("integers" if numeric else "words")
     more = ", …" if len(words) > 3 else ""
-    reason = f"{reason}: {len(words)} classes ({most}{more})"
-    return Column(name, "label", reason, "classes")
+    reason = "set by --task" if task == "classes" else ("integers" if numeric else "words")
+    return Column(name, "label", f"{reason}: {len(words)} classes ({most}{more})", "classes")
+
+
+def _regression_label(name: str, numbers: np.ndarray, numeric: bool) -> Column:
+    """Return the label column of a regression that the user asked for."""
+    if not numeric:
+        raise ExemplaError(
+            f"The label column {name!r} has words, so it cannot be a regression; leave out --task."
+        )
+    if (vast := np.abs(numbers) > LARGEST).any():
+        raise ExemplaError(
+            f"The label column {name!r} has the value {numbers[vast][0]:g}, which is too large to "
+            "compute with; correct that cell."
+        )
+    return Column(name, "label", "set by --task", "regression")
 
 
 def _decimal_mark(table: Table, column: Any) -> str:
     """Return "," if most labels are numbers only with a decimal comma, otherwise "."."""
-    if not is_text(column) or not _decimal_comma(table):
-        return "."
-    plain, marked = (np.isfinite(to_numbers(column, mark)).mean() for mark in (".", ","))
-    return "," if marked >= 0.99 > plain else "."
+    return _Facts("", column, missing_mask(column), _decimal_comma(table)).decimal or "."
 
 
 def _written_as_decimals(column: Any, decimal: str) -> bool:
@@ -270,13 +258,6 @@ def same_labels(test: np.ndarray, train: np.ndarray) -> tuple[np.ndarray, np.nda
 
     UCI's Adult has `<=50K` in one file and `<=50K.` in the other; other files differ in case or
     spaces. A CSV has the strings "1" and "true" where a Parquet file has numbers and booleans.
-
-    >>> import numpy as np
-    >>> same_labels(np.array(["no.", "yes."]), np.array(["no", "yes"]))[0].tolist()
-    ['no', 'yes']
-    >>> labels, known, _ = same_labels(np.array(["2", "x", "1.0"]), np.array([1, 2, 2]))
-    >>> labels[known].tolist(), known.tolist()
-    ([2, 1], [True, False, True])
     """
     own = np.unique(train)
     words = own.dtype.kind in "UO"
@@ -306,10 +287,8 @@ def same_labels(test: np.ndarray, train: np.ndarray) -> tuple[np.ndarray, np.nda
 def _value(word: str) -> Any:
     """Parse a number or a boolean; return None if it is neither."""
     for read in (int, float, {"true": True, "false": False}.__getitem__):
-        try:
+        with suppress(KeyError, ValueError):
             return read(word.strip().lower())
-        except (KeyError, ValueError):
-            continue
     return None
 
 
@@ -357,7 +336,7 @@ class _Facts:
     def distinct(self) -> int:
         return int(pc.count_distinct(self.present).as_py())
 
-    @cached_property
+    @property
     def text(self) -> bool:
         return is_text(self.values)
 
@@ -369,23 +348,15 @@ class _Facts:
     def words(self) -> float:
         return float(pc.mean(pc.count_substring_regex(self.present, r"\S+")).as_py() or 0.0)
 
-    @cached_property
-    def example(self) -> str:
-        return str(self.present[0].as_py())
-
     def numbers(self, decimal: str = ".") -> np.ndarray:
         if not self.text and not _numeric(self.values.type):
             return np.full(len(self.present), np.nan)
         return to_numbers(self.present, decimal)
 
     @cached_property
-    def plain_numbers(self) -> np.ndarray:
-        return self.numbers()
-
-    @cached_property
     def decimal(self) -> str | None:
         """The decimal mark with which at least 99 % of the values are numbers, or None."""
-        if np.isfinite(self.plain_numbers).mean() >= _NUMBER_SHARE:
+        if np.isfinite(self.numbers()).mean() >= _NUMBER_SHARE:
             return "."
         if not self.text:
             return None
@@ -399,7 +370,7 @@ class _Facts:
     def date(self) -> tuple[str, str | None] | None:
         return _find_format(self.present) if self.text else None
 
-    @cached_property
+    @property
     def gaps(self) -> str:
         count = int(self.missing.sum())
         return f", {count:,} missing" if count else ""
@@ -419,14 +390,15 @@ def _kind(facts: _Facts) -> tuple[str, str, str]:
     if len(present) == 0:
         return "constant", "every value is missing", ""
     if facts.distinct == 1 and not facts.missing.any():
-        return "constant", f"every value is {facts.example[:40]!r}", ""
+        return "constant", f"every value is {str(present[0].as_py())[:40]!r}", ""
     if why := _identifier(facts):
         return "id", why, ""
+    zeros: Any = ()
     if facts.text:
-        zeros = pc.match_substring_regex(present, r"^\s*0\d+\s*$")
-        if pc.any(zeros).as_py():
-            first = present.filter(zeros)[0].as_py().strip()
-            return "category", f"numbers with leading zeros such as {first[:20]!r} are codes", ""
+        zeros = present.filter(pc.match_substring_regex(present, r"^\s*0\d+\s*$"))
+    if len(zeros):
+        first = zeros[0].as_py().strip()[:20]
+        return "category", f"numbers with leading zeros such as {first!r} are codes", ""
     if facts.decimal is not None:
         return _number(facts, facts.decimal)
     if _dated(kind):
@@ -446,19 +418,17 @@ def _number(facts: _Facts, decimal: str) -> tuple[str, str, str]:
     odd, vast = int((~np.isfinite(numbers)).sum()), int((np.abs(numbers) > LARGEST).sum())
     if vast + odd == len(numbers):
         return "ignored", f"every number exceeds ±{LARGEST:g}, too large to compute with", ""
-    reason = f"all {len(numbers):,} values are numbers"
-    if odd:
-        reason = f"{1 - odd / len(numbers):.1%} of the values are numbers"
+    share = f"{1 - odd / len(numbers):.1%} of the" if odd else f"all {len(numbers):,}"
     comma = " (decimal comma)" if decimal == "," else ""
     beyond = f", {vast:,} too large to compute with" if vast else ""
-    return "number", reason + comma + beyond + facts.gaps, decimal
+    return "number", f"{share} values are numbers{comma}{beyond}{facts.gaps}", decimal
 
 
 def _identifier(facts: _Facts) -> str:
     """Return why the values are ids, or ""."""
     if not facts.unique or _dated(facts.values.type):
         return _nearly_unique(facts)
-    numbers, numeric = facts.plain_numbers, facts.decimal is not None
+    numbers, numeric = facts.numbers(), facts.decimal is not None
     whole = bool(np.isfinite(numbers).all() and (numbers % 1 == 0).all())
     if whole:
         span = numbers.max() - numbers.min()
@@ -543,12 +513,6 @@ def _find_format(column: Any, share: float = _DATE_SHARE) -> tuple[str, str | No
     """Return the format that parses at least `share` of the values, or None.
 
     The second entry is another format that reads them as well (day or month first?).
-
-    >>> import pyarrow as pa
-    >>> _find_format(pa.array(["2024-01-31", "2024-02-01"]))
-    ('%Y-%m-%d', None)
-    >>> _find_format(pa.array(["01/02/2024", "03/04/2024"]))
-    ('%d/%m/%Y', '%m/%d/%Y')
     """
     codes, words = encoded(column)
     few = [word for word in words[:100] if word]
@@ -586,12 +550,7 @@ def _pattern(style: str) -> re.Pattern[str]:
 
 
 def to_dates(column: Any, style: str | None) -> np.ndarray:
-    """Return the values as datetime64[s]; NaT if they cannot be parsed. No style: Arrow dates.
-
-    >>> import pyarrow as pa
-    >>> to_dates(pa.array(["2024-01-31", "x"]), "%Y-%m-%d").astype(str).tolist()
-    ['2024-01-31T00:00:00', 'NaT']
-    """
+    """Return the values as datetime64[s]; NaT if they cannot be parsed. No style: Arrow dates."""
     if style is None:
         return _parsed(column.to_pylist(), None).to_numpy().astype("datetime64[s]")
     codes, words = encoded(column)

@@ -25,12 +25,10 @@ from sklearn.preprocessing import MultiLabelBinarizer
 from exempla.errors import ExemplaError
 from exempla.io import parse_json
 from exempla.tables.formats.columnar import OnDisk
-from exempla.tables.formats.encoding import pack, sniff_encoding, unpack
+from exempla.tables.formats.encoding import TextFile
 from exempla.tables.formats.jsonl import JsonSource, replace_elements
 from exempla.tables.read import read_table
-from exempla.tables.table import Edits, Table, show, to_strings
-
-__all__ = ["Sentences", "changed", "indicator", "read_sentences", "span_of"]
+from exempla.tables.table import Edits, Table, show
 
 _YES, _NO = ("1", "1.0", "true", "yes", "y", "x"), ("0", "0.0", "false", "no", "n", "")
 _CONLL = (".conll", ".conllu", ".conll03", ".iob", ".iob2", ".bio")
@@ -39,24 +37,15 @@ _Changes = Mapping[tuple[int, str | int], str]
 
 
 def indicator(table: Table, layout: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the (rows, labels) indicator matrix and which rows have labels; complete the layout.
-
-    >>> import tempfile, pathlib
-    >>> path = pathlib.Path(tempfile.mkdtemp()) / "a.csv"
-    >>> _ = path.write_text("text,tags\\nfine day,sun; warm\\nrain,wet\\n")
-    >>> layout = {"kind": "delimited", "column": "tags", "separator": ";"}
-    >>> indicator(read_table(path), layout)[0].tolist(), layout["names"]
-    ([[1, 1, 0], [0, 0, 1]], ['sun', 'warm', 'wet'])
-    """
+    """Return the (rows, labels) indicator matrix and which rows have labels; complete `layout`."""
     if layout["kind"] == "delimited":
         return _delimited(table, layout), np.ones(len(table), dtype=bool)
     out = np.zeros((len(table), len(layout["names"])), dtype=np.int64)
     known = np.ones(len(table), dtype=bool)
     layout["spelt"] = {}
     for place, name in enumerate(layout["names"]):
-        values = to_strings(table.column(name))
-        missing = table.missing(name)
-        plain = [("" if v is None else v).strip().casefold() for v in values]
+        values = table.strings(name)
+        plain = [(v or "").strip().casefold() for v in values]
         odd = sorted({v for v in plain if v not in _YES and v not in _NO})
         if odd:
             raise ExemplaError(
@@ -65,7 +54,7 @@ def indicator(table: Table, layout: dict[str, Any]) -> tuple[np.ndarray, np.ndar
                 "--label-separator."
             )
         out[:, place] = [v in _YES for v in plain]
-        known &= ~missing
+        known &= ~table.missing(name)
         layout["spelt"][name] = [
             next((v or "" for v, p in zip(values, plain, strict=True) if p and p in words), word)
             for words, word in ((_NO, "0"), (_YES, "1"))
@@ -76,7 +65,7 @@ def indicator(table: Table, layout: dict[str, Any]) -> tuple[np.ndarray, np.ndar
 def _delimited(table: Table, layout: dict[str, Any]) -> np.ndarray:
     """Return the indicator matrix of a column that lists labels."""
     column, mark = layout["column"], layout["separator"]
-    values = to_strings(table.column(column))
+    values = table.strings(column)
     if not any(mark in (value or "") for value in values):
         raise ExemplaError(
             f"No value in column {column!r} contains the separator {mark!r}, so every row has a "
@@ -94,13 +83,12 @@ def _delimited(table: Table, layout: dict[str, Any]) -> np.ndarray:
 
 
 class Sentences(NamedTuple):
-    """The token lists of a file, their labels, and the layout."""
+    """The token lists of a file, their labels, the layout, and the file as it was read."""
 
     tokens: list[list[str]]
     labels: list[list[str]]
     layout: dict[str, Any]
     source: Table
-    """The file as it was read."""
 
 
 def is_conll(path: str | Path) -> bool:
@@ -114,12 +102,6 @@ def read_sentences(
     """Return the token lists of a CoNLL file, or of JSON lines with lists; None if it has none.
 
     `table` is the file if it has been read already.
-
-    >>> import tempfile, pathlib
-    >>> path = pathlib.Path(tempfile.mkdtemp()) / "a.conll"
-    >>> _ = path.write_text("Ada NNP PER\\ncame VBD O\\n\\nYes UH O\\n")
-    >>> read_sentences(path).labels
-    [['PER', 'O'], ['O']]
     """
     path = Path(path)
     if is_conll(path):
@@ -130,7 +112,7 @@ def read_sentences(
     name = label or next((n for n in ("labels", "ner_tags", "tags") if n in table.names), None)
     if "tokens" not in table.names or name is None or name not in table.names:
         return None
-    rows = [[_listed(cell) for cell in to_strings(table.column(n))] for n in ("tokens", name)]
+    rows = [[_listed(cell) for cell in table.strings(n)] for n in ("tokens", name)]
     if rows[0][0] is None or rows[1][0] is None:
         return None
     for row, (tokens, labels) in enumerate(zip(*rows, strict=True)):
@@ -163,7 +145,7 @@ def _read_conll(path: Path, label: str | None) -> Sentences:
         layout["label"] = int(label) - (int(label) > 0)
     tokens: list[list[str]] = []
     labels: list[list[str]] = []
-    for line, row, _, fields in _conll_tokens(_conll_lines(path)[0]):
+    for line, row, _, fields in _conll_tokens(_conll_text(path)[1]):
         if not fields:
             continue
         if len(fields) < 2 or not -len(fields) <= layout["label"] < len(fields):
@@ -183,16 +165,14 @@ def _read_conll(path: Path, label: str | None) -> Sentences:
     return Sentences(tokens, labels, layout, read)
 
 
-def _conll_tokens(
-    lines: list[str],
-) -> Iterator[tuple[str, int, int, list[tuple[str, int, int]]]]:
+def _conll_tokens(text: str) -> Iterator[tuple[str, int, int, list[tuple[str, int, int]]]]:
     """Yield each line with its sentence, its place there, and (text, start, end) of its columns.
 
     Blank lines, which end a sentence and count to it, have no columns; nor have comments, document
     marks, and multi-token words of CoNLL-U.
     """
     row = place = 0
-    for line in lines:
+    for line in text.splitlines(keepends=True):
         pattern = r"[^\t\r\n]+" if "\t" in line else r"\S+"
         fields = [
             (m.group(), m.start(), m.end()) for m in re.finditer(pattern, line) if m.group().strip()
@@ -207,20 +187,14 @@ def _conll_tokens(
             place += 1
 
 
-def _conll_lines(path: Path) -> tuple[list[str], Any, str]:
+def _conll_text(path: Path) -> tuple[TextFile, str]:
     if not path.is_file():
         raise ExemplaError(f"There is no file {str(path)!r}; check the name.")
-    content, packing = unpack(path.read_bytes(), path.name)
-    encoding, text = sniff_encoding(content, None, path.name)
-    return text.splitlines(keepends=True), encoding, packing
+    return TextFile.read(path)
 
 
 def span_of(tokens: Sequence[str], place: int) -> tuple[int, int]:
-    """Return the position of a token in the tokens joined by spaces.
-
-    >>> span_of(["Ada", "came"], 1)
-    (4, 8)
-    """
+    """Return the position of a token in the tokens joined by spaces."""
     start = sum(len(token) + 1 for token in tokens[:place])
     return start, start + max(len(tokens[place]), 1)
 
@@ -229,19 +203,16 @@ def changed(
     path: Path, layout: dict[str, Any], changes: _Changes, removed: set[int], **reading: Any
 ) -> bytes:
     """Return the file with these labels changed and these rows removed."""
-    if layout["kind"] == "conll":
-        return _changed_conll(path, layout, changes, removed)
-    if layout["kind"] == "tokens":
-        return _changed_lists(path, layout, changes, removed)
+    if layout["kind"] in ("conll", "tokens"):
+        edit = _changed_conll if layout["kind"] == "conll" else _changed_lists
+        return edit(path, layout, changes, removed)
     table = read_table(path, **reading)
     cells = _new_cells(table, layout, changes)
     edits = Edits(cells, frozenset(removed))
     return table.source.rewrite(edits) if edits.rows else table.source.original()
 
 
-def _new_cells(
-    table: Table, layout: dict[str, Any], changes: _Changes
-) -> dict[int, dict[int, str]]:
+def _new_cells(table: Table, layout: dict[str, Any], changes: _Changes) -> dict[int, Any]:
     """Return the new cells, by row and column."""
     out: dict[int, dict[int, str]] = {}
     for (row, name), value in changes.items():
@@ -278,13 +249,13 @@ def _changed_lists(
 def _changed_conll(
     path: Path, layout: dict[str, Any], changes: _Changes, removed: set[int]
 ) -> bytes:
-    lines, encoding, packing = _conll_lines(path)
+    file, text = _conll_text(path)
     out: list[str] = []
-    for line, row, place, fields in _conll_tokens(lines):
+    for line, row, place, fields in _conll_tokens(text):
         if row in removed:
             continue
         if fields and (row, place) in changes:
             _, start, end = fields[layout["label"]]
             line = line[:start] + changes[row, place] + line[end:]
         out.append(line)
-    return pack(encoding.encode("".join(out)), packing)
+    return file.written("".join(out))

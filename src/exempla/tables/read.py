@@ -10,13 +10,11 @@ from pathlib import Path
 from exempla.errors import ExemplaError
 from exempla.tables.formats.columnar import read_npz, read_parquet
 from exempla.tables.formats.delimited import read_delimited
-from exempla.tables.formats.encoding import named_format, zipped_name
+from exempla.tables.formats.encoding import TextFile, named_format
 from exempla.tables.formats.folder import read_folder
 from exempla.tables.formats.jsonl import read_jsonl
 from exempla.tables.formats.xlsx import is_workbook, read_xlsx
 from exempla.tables.table import Table
-
-__all__ = ["borrow_names", "read_table"]
 
 _FOREIGN = {
     b"\xd0\xcf\x11\xe0": "an old Excel workbook; save the sheet as CSV",
@@ -65,17 +63,9 @@ def read_table(
     >>> table.notes[0], table.row(1)
     ('Read a.tsv as utf-8, tab-separated.', {'text': 'dull film', 'label': 'neg'})
     """
-    _refuse_address(path)
-    path = _plain_path(Path(path))
+    path = _checked(path)
     if path.is_dir():
         return read_folder(path, labelled)
-    if path.exists() and not path.is_file():
-        raise ExemplaError(
-            f"{str(path)!r} is a pipe or a device, not a file; save its content to a file first."
-        )
-    if not path.is_file():
-        near = path.parent if path.parent != path else Path()
-        raise ExemplaError(f"There is no file {str(path)!r}; check the name, in {str(near)!r}.")
     with path.open("rb") as file:
         magic = file.read(16)
     if not magic:
@@ -90,47 +80,42 @@ def read_table(
             raise ExemplaError(f"{path.name} is {what}.")
     if named == ".parquet":
         raise ExemplaError(f"{path.name} is not a Parquet file, although its name says so.")
-    if magic.startswith(b"PK\x05\x06"):
-        raise ExemplaError(f"{path.name} is an empty zip archive; give one that contains a table.")
     if magic.startswith(b"PK\x03\x04") and is_workbook(path):
         return read_xlsx(path)
-    raw = path.read_bytes()
-    if magic.startswith(b"PK\x03\x04"):
-        named = named_format(zipped_name(raw, path.name))
-        if named in (".parquet", ".npz", ".xlsx"):
-            raise ExemplaError(f"{path.name} contains a {named} file; unpack it first.")
+    file, text = TextFile.read(path, encoding)
+    named = named_format(file.name)
     if named in (".jsonl", ".ndjson", ".json"):
-        table = read_jsonl(path, raw, encoding=encoding)
+        table = read_jsonl(path, file, text)
     else:
-        table = read_delimited(
-            path, raw, encoding=encoding, delimiter=delimiter, header=header, names=names,
-            expected=expected,
-        )  # fmt: skip
+        how = {"delimiter": delimiter, "header": header, "names": names, "expected": expected}
+        table = read_delimited(path, file, text, **how)
     given = {"encoding": encoding, "delimiter": delimiter}
     return replace(table, given={name: value for name, value in given.items() if value is not None})
 
 
-ADDRESS = re.compile(r"(?:https?|ftp|s3|gs|gcs|abfss?|hdfs|file):/{1,2}", re.IGNORECASE)
+_ADDRESS = re.compile(r"(?:https?|ftp|s3|gs|gcs|abfss?|hdfs|file):/{1,2}", re.IGNORECASE)
 
 
-def _refuse_address(path: str | Path) -> None:
-    """Raise if this is a URL: exempla reads files and downloads nothing."""
-    found = ADDRESS.match(str(path))
-    if not found:
-        return
-    how = f"`curl -LO {path}`" if found.group().lower().startswith("http") else "its own tool"
-    raise ExemplaError(
-        f"{path} is a URL, and exempla downloads nothing; download it with {how}, then give the "
-        "file."
-    )
-
-
-def _plain_path(path: Path) -> Path:
-    """Return the path if it is valid UTF-8, like the results that name it."""
+def _checked(path: str | Path) -> Path:
+    """Return the path of a file or folder that can be read."""
+    if found := _ADDRESS.match(str(path)):
+        how = f"`curl -LO {path}`" if found.group().lower().startswith("http") else "its own tool"
+        raise ExemplaError(
+            f"{path} is a URL, and exempla downloads nothing; download it with {how}, then give "
+            "the file."
+        )
+    path = Path(path)
     try:
         str(path).encode()
     except UnicodeEncodeError:
         raise ExemplaError(f"The name {str(path)!a} is not valid UTF-8; rename the file.") from None
+    if not path.exists():
+        near = path.parent if path.parent != path else Path()
+        raise ExemplaError(f"There is no file {str(path)!r}; check the name, in {str(near)!r}.")
+    if not path.is_file() and not path.is_dir():
+        raise ExemplaError(
+            f"{str(path)!r} is a pipe or a device, not a file; save its content to a file first."
+        )
     return path
 
 
@@ -138,14 +123,6 @@ def borrow_names(table: Table, other: Table) -> Table:
     """Return the table with the column names of another file, if it has no header itself.
 
     The table is unchanged if it has a header, or if the other file has none or another width.
-
-    >>> import tempfile, pathlib
-    >>> folder = pathlib.Path(tempfile.mkdtemp())
-    >>> _ = (folder / "a.data").write_text("1,x\\n2,y\\n3,x\\n")
-    >>> _ = (folder / "a.test").write_text("age,label\\n4,y\\n")
-    >>> train, test = read_table(folder / "a.data"), read_table(folder / "a.test")
-    >>> borrow_names(train, test).names
-    ('age', 'label')
     """
     if table.header or not other.header or len(table.names) != len(other.names):
         return table

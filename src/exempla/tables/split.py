@@ -65,40 +65,17 @@ def split(
 ) -> Split:
     """Split a table, stratified by class, or take test and curated rows from other files.
 
-    Parameters
-    ----------
-    table, columns
-        The data and what its columns are (see `infer_columns`).
-    test
-        A file with the same columns; otherwise `test_size` of the rows are held out.
-    test_size
-        Fraction of the rows to hold out if `test` is None; 0 for no test rows.
-    curated
-        A file with the same columns, or the name of a column that marks trusted rows with 1, yes,
-        true or x.
-    seed
-        Seed of the random split.
-    held_out
-        Rows of the table that must be among the test rows.
-
-    Returns
-    -------
-    Split
-
-    Examples
-    --------
-    >>> import tempfile, pathlib
-    >>> from exempla.tables import infer_columns, read_table
-    >>> path = pathlib.Path(tempfile.mkdtemp()) / "a.csv"
-    >>> _ = path.write_text("size,y\\n" + "1,a\\n2,b\\n1,b\\n2,a\\n" * 5 + "3,\\n")
-    >>> table = read_table(path)
-    >>> parts = split(table, infer_columns(table, label="y"))
-    >>> len(parts.train), len(parts.test), parts.unlabelled.tolist()
-    (16, 4, [20])
+    Without a `test` file, `test_size` of the rows are held out. `curated` is a file, or the name of
+    a column that marks trusted rows with 1, yes, true or x. Rows of the table that are `held_out`
+    are among the test rows.
     """
     label, notes = label_of(columns), []
     classes = label.detail == "classes"
-    marked, columns, curated_table = _curated(table, columns, curated)
+    marked = np.arange(0)
+    if isinstance(curated, str) and curated in table.names:
+        marked = marked_rows(table, curated)
+        mark = Column(curated, "ignored", "marks trusted rows")
+        columns, curated = [mark if c.name == curated else c for c in columns], None
     kind = _ImageRows if table.is_images else _TableRows
     data = kind(table, columns, label, notes)
     unlabelled = np.flatnonzero(table.missing(label.name))
@@ -128,22 +105,23 @@ def split(
                 f"{len(small):,} class(es) have too few rows to be tested and stay in training: "
                 f"{show(small.tolist(), 5)}."
             )
-    train = pool[~asked]
-    y_train = data.labels(train)
+    train, y_train = pool[~asked], data.labels(pool[~asked])
     if len(y_train) == 0 or (classes and len(np.unique(y_train)) < 2):
         raise ExemplaError(
             f"Only {len(y_train):,} row(s) of a single class are left for training; use a smaller "
             "test or curated share."
         )
     X_train = data.inputs(train)
-    test_table = None if test is None else _read(test)
 
-    def part(rows: np.ndarray, other: Table | None) -> _Part:
+    def part(rows: np.ndarray, other: str | Path | Table | None) -> _Part:
         if other is not None:
+            other = other if isinstance(other, Table) else read_table(other)
             return data.part_of(other, X_train, y_train)
-        return (rows, data.inputs(rows), data.labels(rows), None) if len(rows) else _NO_PART
+        if not len(rows):
+            return rows, None, None, None
+        return rows, data.inputs(rows), data.labels(rows), None
 
-    test_part, curated_part = part(pool[asked], test_table), part(trusted, curated_table)
+    test_part, curated_part = part(pool[asked], test), part(trusted, curated)
     return Split(
         train, X_train, y_train, *test_part[:3], *curated_part[:3], unlabelled,
         test_table=test_part[3], curated_table=curated_part[3], notes=tuple(notes),
@@ -154,12 +132,7 @@ def split(
 def stratified(
     y: np.ndarray, size: float = 0.2, seed: int = 0, *, classes: bool = True
 ) -> np.ndarray:
-    """Mark about `size` of every class for the test; each class keeps a row for training.
-
-    >>> import numpy as np
-    >>> stratified(np.array(["a", "a", "a", "a", "b"]), 0.25).sum()
-    np.int64(1)
-    """
+    """Mark about `size` of every class for the test; each class keeps a row for training."""
     y = np.asarray(y)
     if not 0 <= size < 1:
         raise ExemplaError(f"The test size is {size}; give a fraction of at least 0 and below 1.")
@@ -213,28 +186,8 @@ def marked_rows(table: Table, column: str) -> np.ndarray:
     return rows
 
 
-def _read(source: str | Path | Table) -> Table:
-    return source if isinstance(source, Table) else read_table(source)
-
-
-def _curated(
-    table: Table, columns: Sequence[Column], curated: str | Path | Table | None
-) -> tuple[np.ndarray, Sequence[Column], Table | None]:
-    """Return trusted rows of the table, the columns without the one that marks them, and a file."""
-    if isinstance(curated, str) and curated in table.names:
-        rest = [
-            replace(c, kind="ignored", reason="marks trusted rows") if c.name == curated else c
-            for c in columns
-        ]
-        return marked_rows(table, curated), rest, None
-    return np.arange(0), columns, None if curated is None else _read(curated)
-
-
 _Part = tuple[np.ndarray, Any, "np.ndarray | None", "Table | None"]
 """Rows, inputs, labels, and the file they come from if it is not the main one."""
-
-
-_NO_PART: _Part = (np.arange(0), None, None, None)
 
 
 @dataclass(frozen=True)
@@ -320,13 +273,11 @@ class _ImageRows:
         return pixels, label_values(table, self.label.name, "classes", rows), rows
 
     def inputs(self, rows: np.ndarray) -> np.ndarray:
-        return self.pixels if len(rows) == len(self.rows) else self.pixels[self._at(rows)]
+        whole = len(rows) == len(self.rows)
+        return self.pixels if whole else self.pixels[np.searchsorted(self.rows, rows)]
 
     def labels(self, rows: np.ndarray) -> np.ndarray:
-        return self.y[self._at(rows)]
-
-    def _at(self, rows: np.ndarray) -> np.ndarray:
-        return np.searchsorted(self.rows, rows)
+        return self.y[np.searchsorted(self.rows, rows)]
 
     def part_of(self, other: Table, X_train: np.ndarray, y_train: np.ndarray) -> _Part:
         """Return the images of another file, in the size and colours of training."""

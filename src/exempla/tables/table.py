@@ -34,12 +34,7 @@ def is_text(column: Any) -> bool:
 
 
 def missing_mask(column: Any) -> np.ndarray:
-    """Return which values are missing: null, NaN, or one of `MISSING` (ignoring spaces around it).
-
-    >>> import pyarrow as pa
-    >>> missing_mask(pa.array(["a", " ", "NA", None, "None"])).tolist()
-    [False, True, True, True, False]
-    """
+    """Return which values are missing: null, NaN, or one of `MISSING`, ignoring spaces."""
     mask = pc.is_null(column, nan_is_null=True)
     if is_text(column):
         words = pa.array(sorted(MISSING), type=column.type)
@@ -50,14 +45,7 @@ def missing_mask(column: Any) -> np.ndarray:
 def to_numbers(column: Any, decimal: str = ".") -> np.ndarray:
     """Return the values as float64; everything but finite numbers becomes NaN.
 
-    Each distinct string is parsed once. Thousands separators are accepted where they cannot be
-    mistaken for the decimal mark.
-
-    >>> import pyarrow as pa
-    >>> to_numbers(pa.array(["7", "1e2", "x", None, "1,234.5"])).tolist()
-    [7.0, 100.0, nan, nan, 1234.5]
-    >>> to_numbers(pa.array(["1.597,50", "12", "0,5", "1.5"]), decimal=",").tolist()
-    [1597.5, 12.0, 0.5, nan]
+    Thousands separators are accepted where they cannot be mistaken for the decimal mark.
     """
     if not is_text(column):
         # Integers above 2⁵³ are rounded, which does not matter to a model.
@@ -90,24 +78,14 @@ def encoded(column: Any) -> tuple[np.ndarray, list[Any]]:
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
         if isinstance(column, pa.ChunkedArray):  # text of more than 2 GiB stays chunked
-            column = pa.concat_arrays(
-                [
-                    chunk.cast(pa.large_string()) if is_text(chunk) else chunk
-                    for chunk in column.chunks
-                ]
-            )
+            column = pa.concat_arrays([chunk.cast(pa.large_string()) for chunk in column.chunks])
     dictionary = column.dictionary_encode()
     codes = dictionary.indices.fill_null(-1).to_numpy(zero_copy_only=False)
     return codes.astype(np.int64), dictionary.dictionary.to_pylist()
 
 
 def to_strings(column: Any) -> list[str | None]:
-    """Return the values as strings; null becomes None.
-
-    >>> import pyarrow as pa
-    >>> to_strings(pa.array([1, None]))
-    ['1', None]
-    """
+    """Return the values as strings; null becomes None."""
     if is_text(column):
         return column.to_pylist()
     return [None if value is None else str(value) for value in column.to_pylist()]
@@ -141,50 +119,25 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class Table:
-    """Rows and columns of a file; row numbers are 0-based data rows of that file.
-
-    Attributes
-    ----------
-    path : Path
-        Where it was read from.
-    format : str
-        "csv", "tsv", "jsonl", "parquet", "xlsx", "npz" or "images".
-    data : pyarrow.Table
-        The columns: strings for text formats, the stored types for Parquet and NPZ.
-    source : Source
-        Writes the file back.
-    notes : tuple of str
-        What was detected while reading (encoding, delimiter, header …), in sentences.
-    ragged : tuple of int
-        Rows with the wrong number of cells; all their values count as missing.
-    header : bool
-        Whether the file has a header.
-    index : tuple of str
-        Columns that name the rows (an index that pandas wrote, an untitled first column).
-    images : array or None
-        (n, h, w[, c]) pixels, if an NPZ file has them.
-    given : mapping
-        The encoding and delimiter that the user gave, if any.
-
-    >>> import tempfile, pathlib
-    >>> from exempla.tables import read_table
-    >>> path = pathlib.Path(tempfile.mkdtemp()) / "a.csv"
-    >>> _ = path.write_text("x;label\\n007;ham\\n8;spam\\n")
-    >>> table = read_table(path)
-    >>> len(table), table.names, table.strings("x")
-    (2, ('x', 'label'), ['007', '8'])
-    """
+    """Rows and columns of a file; row numbers are 0-based data rows of that file."""
 
     path: Path
     format: str
+    """csv, tsv, jsonl, parquet, xlsx, npz, images or conll."""
     data: pa.Table
+    """The columns: strings for text formats, the stored types for Parquet and NPZ."""
     source: Source = field(repr=False)
     notes: tuple[str, ...] = ()
+    """What was detected while reading (encoding, delimiter, header …), in sentences."""
     ragged: tuple[int, ...] = ()
+    """Rows with the wrong number of cells; all their values count as missing."""
     header: bool = True
     index: tuple[str, ...] = ()
+    """Columns that name the rows (an index that pandas wrote, an untitled first column)."""
     images: np.ndarray | None = field(default=None, repr=False)
+    """(n, h, w[, c]) pixels, if an NPZ file has them."""
     given: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    """The encoding and delimiter that the user gave, if any."""
 
     def __len__(self) -> int:
         return int(self.data.num_rows)
@@ -237,18 +190,16 @@ class Table:
 
         Negative numbers count from the end. A column whose name is that number takes precedence.
         """
-        if str(name) in self.names:
-            return self.names.index(str(name))
-        bare = [place for place, own in enumerate(self.names) if own.strip() == str(name).strip()]
+        name = str(name)
+        if name in self.names:
+            return self.names.index(name)
+        bare = [place for place, own in enumerate(self.names) if own.strip() == name.strip()]
         if len(bare) == 1:  # spaces around a title are rarely intended
             return bare[0]
-        try:
-            number = int(name)
-        except ValueError:
-            number = 0
+        number = int(name) if re.fullmatch(r"\s*[-+]?[0-9]{1,9}\s*", name) else 0
         if number and abs(number) <= len(self.names):
             return number - 1 if number > 0 else len(self.names) + number
-        raise ExemplaError(self._absent(str(name)))
+        raise ExemplaError(self._absent(name))
 
     def _absent(self, name: str) -> str:
         folded = {other.strip().casefold(): other for other in self.names}
@@ -262,11 +213,7 @@ class Table:
 
 
 def show(items: Collection[Any], most: int = 8) -> str:
-    """Return a list for a sentence: the first items, and how many more there are.
-
-    >>> show(["a", "b", "c"], most=2)
-    "'a', 'b' and 1 more"
-    """
+    """Return a list for a sentence: the first items, and how many more there are."""
     # The repr of a NumPy string would be np.str_('a').
     listed = [repr(str(item)) if isinstance(item, str) else str(item) for item in items]
     if len(listed) <= most:
@@ -275,27 +222,19 @@ def show(items: Collection[Any], most: int = 8) -> str:
 
 
 def column_names(cells: list[str], width: int) -> tuple[list[str], list[str]]:
-    """Return distinct names for the columns, and notes about those that were changed.
-
-    >>> column_names(["a", "", "a"], 3)
-    (['a', 'column_2', 'a_2'], ["Unnamed columns are called 'column_2'.", "Repeated column names \
-were numbered: 'a_2'."])
-    """
+    """Return distinct names for the columns, and notes about those that were changed."""
+    given = [cell.strip() for cell in cells] + [""] * (width - len(cells))
     names: list[str] = []
     unnamed: list[str] = []
     repeated: list[str] = []
-    taken = {cell.strip() for cell in cells}
-    for place in range(width):
-        name = cells[place].strip() if place < len(cells) else ""
-        wanted, number = name or f"column_{place + 1}", 1
+    for place, title in enumerate(given[:width]):
+        wanted, number = title or f"column_{place + 1}", 1
         name = wanted
-        while name in names or (number > 1 and name in taken):
+        while name in names or (number > 1 and name in given):
             number += 1
             name = f"{wanted}_{number}"
-        if number > 1:
-            repeated.append(name)
-        elif place >= len(cells) or not cells[place].strip():
-            unnamed.append(name)
+        if number > 1 or not title:
+            (repeated if number > 1 else unnamed).append(name)
         names.append(name)
     notes = []
     if unnamed:

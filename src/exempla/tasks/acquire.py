@@ -1,31 +1,25 @@
 """Choose what to add: the examples of a pool that should correct the queried predictions.
 
-`explain` asks which training examples a set of predictions rests on; `acquire` asks which new ones
-it needs. Both use the same kernel. Let M be the mean Fisher of the n training examples plus
-penalty and damping, so that the parameters are known up to a covariance A = (nM)⁻¹, and let s_q be
-the mean score of the queried predictions under their true labels.
+Let M be the mean Fisher of the n training examples plus penalty and damping, so that the parameters
+are known up to a covariance A = (nM)⁻¹, and let s_q be the mean score of the queried predictions.
 
 **Labels known.** Adding example j moves the queried log-likelihood by s_jᵀ A s_q. The candidates
 are the examples' own scores, and only those that help (a positive product) are picked; texts by
 their cosine with the query.
 
-**Labels unknown.** Under the model's own labels that product is zero on average; what counts is how
-much the label would teach. With B the square-root Fisher rows of a candidate (√p_c ∇log p_c, one
-per class), the variance of the queried log-likelihood falls by
+**Labels unknown.** With B the square-root Fisher rows of a candidate, √p_c ∇log p_c for each class,
+the variance of the queried log-likelihood falls by
 
     ‖(I + B A Bᵀ)^(−½) B A s_q‖²  =  max_w (wᵀ B A s_q)² / (1 + wᵀ B A Bᵀ w),   ‖w‖ = 1
 
 (c-optimal design). The right-hand side is the gain of one row h = Bᵀw, the *contrast* of the
 candidate towards the query. In whitened coordinates A = I/n, and the gain of h is SBQ's own,
-c²/(‖h‖² + noise − ‖Qᵀh‖²)/n with noise n. So the exact selector picks contrasts, and rows that the
-training set already explains gain little. The contrast is chosen once, at the first pick; with two
-classes there is only one, and every gain is exact.
+c²/(‖h‖² + noise − ‖Qᵀh‖²)/n with noise n. So the exact selector picks contrasts, chosen once, at
+the first pick; with two classes there is only one, and every gain is exact.
 
-A part of the picks (`breadth`) can be made towards random combinations of all test predictions
-instead. Where labels are known half of them are, and these ignore the labels: rows picked for
-their labels alone would bias the model. A target that is like the rest of the pool is served best
-by random rows. With `breadth="auto"` the model is retrained with picks for one half of the query,
-mixed with random rows in several shares, and the share that predicts the other half best is taken.
+A part of the picks (`breadth`) can be made towards random combinations of all test predictions,
+whatever the labels: rows picked for their labels alone would bias the model. With `breadth="auto"`
+the share of random rows that predicts held-out queries best is taken as well.
 """
 
 from __future__ import annotations
@@ -49,6 +43,7 @@ from exempla.selection import Selector
 from exempla.tasks.candidates import Candidates, Pool
 from exempla.tasks.mistakes import check_ask, queried_rows
 from exempla.tasks.retrain import check_fit, fitted, refit
+from exempla.tasks.verify import judge_rows
 
 BREADTH, LABELLED_BREADTH = 0.0, 0.5
 """Default share of picks made for all test predictions: without and with labels in the pool."""
@@ -116,12 +111,11 @@ class Acquisition(Answer):
     def finding(self) -> str:
         """What adding these rows should do, in one sentence."""
         action = "Training on" if self.labelled else "Labelling"
-        low, high = _likelier(self.predicted["low"]), _likelier(self.predicted["high"])
+        said = {name: _likelier(value) for name, value in self.predicted.items()}
         return (
             f"{action} these {len(self):,} of {self.n_pool:,} rows should make the correct answers "
-            f"to the {self.n_queried:,} queried predictions "
-            f"{_likelier(self.predicted['gain'])} likely (90 % interval {low} to {high}; "
-            f"{len(self):,} random rows: {_likelier(self.predicted['random'])})."
+            f"to the {self.n_queried:,} queried predictions {said['gain']} likely (90 % interval "
+            f"{said['low']} to {said['high']}; {len(self):,} random rows: {said['random']})."
         )
 
     def _columns(self) -> dict[str, Any]:
@@ -156,18 +150,16 @@ class Acquisition(Answer):
             )
         whole = len(values) == self.n_pool
         values = np.asarray(values)
-        own, test = values[self.indices] if whole else values, arrays_of(request.test, "test")[:2]
-        runs = []
+        own, runs = values[self.indices] if whole else values, []
         for seed in range(seeds):
             arms = [(self.indices[:0], own[:0]), (self.indices, own)]
             if whole:
                 drawn = np.random.default_rng(seed).choice(self.n_pool, len(self), replace=False)
                 arms.append((drawn, values[drawn]))
-            runs.append([_judged(request.trained(*arm, seed), test, request) for arm in arms])
+            runs.append([request.judged(*arm, seed) for arm in arms])
         means = np.full((3, 3), np.nan)
         means[: len(runs[0])] = np.mean(runs, axis=0)
-        before, mine, chance = means.tolist()
-        return AcquisitionCheck(*zip(before, mine, chance))
+        return AcquisitionCheck(*map(tuple, means.T.tolist()))
 
 
 class AcquisitionCheck(NamedTuple):
@@ -180,9 +172,8 @@ class AcquisitionCheck(NamedTuple):
 
     def __str__(self) -> str:
         def arms(shares: tuple[float, float, float]) -> str:
-            before, mine, chance = (f"{x:.1%}" for x in shares)
-            random = "" if np.isnan(shares[2]) else f", {chance} with random rows"
-            return f"{before} before, {mine} with these rows{random}"
+            random = "" if np.isnan(shares[2]) else f", {shares[2]:.1%} with random rows"
+            return f"{shares[0]:.1%} before, {shares[1]:.1%} with these rows{random}"
 
         return (
             f"Queried predictions that are correct: {arms(self.queried)}. "
@@ -211,6 +202,14 @@ class _Request(NamedTuple):
             X, y = stack_rows(X, more), np.concatenate([y, labels])
             weights = None if weights is None else np.append(weights, np.ones(len(rows)))
         return refit(self.first, X, y, weights, self.fit, seed)
+
+    def judged(self, rows: np.ndarray, labels: np.ndarray, seed: int) -> tuple[float, float, float]:
+        """Return the shares of correct predictions among the queried and all with these rows, and
+        the queried mean log-likelihood."""
+        values, right = judge_rows(self.trained(rows, labels, seed), arrays_of(self.test, "test"))
+        likelihood = np.maximum(values, np.log(1e-12))[self.queried]
+        right = np.full(len(values), np.nan) if right is None else right
+        return float(right[self.queried].mean()), float(right.mean()), float(likelihood.mean())
 
 
 def acquire(
@@ -294,45 +293,30 @@ def acquire(
     models = model if isinstance(model, list | tuple) else [model]
     seed = check_seed(options.get("seed", 0))
     explainer = Explainer([fitted(m, train, seed) for m in models], **options).fit(train)
+    rng, random_share = np.random.default_rng(seed), 0.0
     with showing(explainer.progress):
-        return _acquire(explainer, _Request(model, train, pool, test, np.zeros(0), fit), k, ask,
-                        root_costs, selector, breadth, names)  # fmt: skip
-
-
-def _acquire(
-    explainer: Explainer,
-    request: _Request,
-    k: int,
-    ask: Any,
-    root_costs: np.ndarray | None,
-    selector: Selector | None,
-    breadth: Any,
-    names: np.ndarray | None,
-) -> Acquisition:
-    rng = np.random.default_rng(explainer.seed)
-    asked = queried_rows(explainer, request.test, ask)
-    queried = np.arange(count_examples(request.test) or 0) if asked is None else asked
-    used = queried
-    if len(queried) > MAX_QUERIES:
-        used = np.sort(rng.choice(queried, MAX_QUERIES, False))
-    pool = Pool(explainer, request.pool, request.test, selector, root_costs)
-    n_pool = len(pool.examples[0])
-    usual = LABELLED_BREADTH if pool.labelled and not pool.is_text else BREADTH
-    query = take_examples(request.test, used)
-    towards, random_share = pool.towards(query), 0.0
-    order, gains = pool.pick(towards, k, usual if breadth in (None, "auto") else breadth, rng)
-    if breadth == "auto" and pool.labelled and not pool.is_text:
-        random_share = _best_random_share(pool, request, used, len(order), explainer.seed)
-        mixed = _with_random(order, random_share, n_pool, rng)
-        order, gains = mixed, np.where(mixed == order, gains, 0.0)
+        asked = queried_rows(explainer, test, ask)
+        queried = used = np.arange(count_examples(test) or 0) if asked is None else asked
+        if len(queried) > MAX_QUERIES:
+            used = np.sort(rng.choice(queried, MAX_QUERIES, False))
+        request = _Request(model, train, pool, test, queried, fit)
+        seen, query = Pool(explainer, pool, test, selector, root_costs), take_examples(test, used)
+        by_labels = seen.labelled and not seen.is_text
+        usual = LABELLED_BREADTH if by_labels else BREADTH
+        towards = seen.towards(query)
+        order, gains = seen.pick(towards, k, usual if breadth in (None, "auto") else breadth, rng)
+        if breadth == "auto" and by_labels:
+            random_share = _best_random_share(seen, request, used, len(order), seed)
+            mixed = _with_random(order, random_share, n_pool, rng)
+            order, gains = mixed, np.where(mixed == order, gains, 0.0)
+        predicted = _predicted(towards, order, explainer, query, seen.labelled, rng)
     notes = [*dict.fromkeys(note for e in explainer.embeddings for note in e.oracle.notes)]
     if len(order) < k:
-        notes.append(f"Only {len(order)} of {k} rows were picked: the others are copies"
-                     + (" or do not help." if pool.labelled else "."))  # fmt: skip
-        warnings.warn(notes[-1], ExemplaWarning, stacklevel=4)
+        others = "are copies or do not help" if seen.labelled else "are copies"
+        notes.append(f"Only {len(order)} of {k} rows were picked: the others {others}.")
+        warnings.warn(notes[-1], ExemplaWarning, stacklevel=2)
     kernel = explainer.kernel("influence")
     bearing = np.abs(towards.plain[order] @ towards.single.T)
-    gap = _gap(explainer, query)
     return Acquisition(
         indices=order.astype(np.int64),
         ids=None if names is None else names[order],
@@ -340,16 +324,16 @@ def _acquire(
         weights=gains / gains.sum() if gains.sum() > 0 else gains,
         gains=gains,
         helps=used[np.argsort(-bearing, axis=1, kind="stable")[:, :3]],
-        predicted=_predicted(towards, order, explainer.n_train, *gap, pool.labelled, rng),
-        labelled=pool.labelled,
+        predicted=predicted,
+        labelled=seen.labelled,
         n_train=explainer.n_train,
         n_pool=n_pool,
         n_queried=len(queried),
         damping=kernel.damping,
         damping_rule=kernel.dampings[0].rule,
-        seed=explainer.seed,
+        seed=seed,
         random_share=random_share,
-        request=request._replace(queried=queried),
+        request=request,
     )
 
 
@@ -381,7 +365,7 @@ def _best_random_share(pool: Pool, request: _Request, used: np.ndarray, k: int, 
                 rows = _with_random(order, share, len(towards.rows), rng)
                 oracle = make_oracle(request.trained(rows, labels[rows], seed))
                 examples = oracle.read(take_examples(request.test, other), role="test")
-                losses[i] -= np.maximum(oracle.log_likelihood(examples), np.log(1e-12)).mean()
+                losses[i] -= _floored(oracle, examples).mean()
                 if time.perf_counter() - started > _MAX_CHOICE_SECONDS:
                     return 0.0
     except ExemplaError:  # a model that cannot be retrained, or data that are not arrays
@@ -389,8 +373,13 @@ def _best_random_share(pool: Pool, request: _Request, used: np.ndarray, k: int, 
     return _RANDOM_SHARES[int(np.argmin(losses))]
 
 
+def _floored(oracle: Any, examples: Any) -> np.ndarray:
+    """Return log-likelihoods, none of which decides a mean."""
+    return np.maximum(oracle.log_likelihood(examples), np.log(1e-12))
+
+
 def _predicted(
-    towards: Candidates, order: np.ndarray, n: int, gap: float, most: float, labelled: bool,
+    towards: Candidates, order: np.ndarray, explainer: Explainer, query: Any, labelled: bool,
     rng: np.random.Generator,
 ) -> dict[str, float]:  # fmt: skip
     """Return the expected change of the queried examples' mean log-likelihood, beside random rows'.
@@ -400,8 +389,13 @@ def _predicted(
     labels are less likely than the predicted ones. No gain exceeds `most`, where the true labels
     are certain.
     """
-    rows, target = towards.plain, towards.single.mean(0)
-    before = float(target @ target) / n
+    rows, target, n = towards.plain, towards.single.mean(0), explainer.n_train
+    before, oracle = float(target @ target) / n, explainer.embeddings[0].oracle
+    examples = oracle.read(query, role="test")
+    gap = most = float(-_floored(oracle, examples).mean())
+    if isinstance(query, tuple):
+        answers = (unpack(query, []).X, oracle.predict(examples))
+        gap += float(oracle.log_likelihood(oracle.read(answers, role="test")).mean())
 
     def effect(chosen: np.ndarray) -> tuple[float, float]:
         picked = rows[chosen]
@@ -425,31 +419,6 @@ def _predicted(
     }  # fmt: skip
 
 
-def _gap(explainer: Explainer, query: Any) -> tuple[float, float]:
-    """Return by how much the true labels are less likely than the predicted ones, and than certain.
-
-    Both are differences of the mean log-likelihood.
-    """
-    oracle = explainer.embeddings[0].oracle
-    examples = oracle.read(query, role="test")
-    likelihood = np.maximum(oracle.log_likelihood(examples), np.log(1e-12))
-    X = unpack(query, []).X if isinstance(query, tuple) else None
-    if X is None:
-        return float(-likelihood.mean()), float(-likelihood.mean())
-    best = oracle.log_likelihood(oracle.read((X, oracle.predict(examples)), role="test"))
-    return float(np.mean(best - likelihood)), float(-likelihood.mean())
-
-
-def _judged(model: Any, test: Any, request: _Request) -> tuple[float, float, float]:
-    """Return the shares of correct predictions among the queried and all, and the queried mean
-    log-likelihood."""
-    oracle = make_oracle(model)
-    examples = oracle.read(test, role="test")
-    right = np.asarray(oracle.predict(examples)) == np.asarray(test[1])
-    likelihood = np.maximum(oracle.log_likelihood(examples)[request.queried], np.log(1e-12))
-    return float(right[request.queried].mean()), float(right.mean()), float(likelihood.mean())
-
-
 def _check_costs(costs: Any, n_pool: int) -> np.ndarray | None:
     if costs is None:
         return None
@@ -460,11 +429,7 @@ def _check_costs(costs: Any, n_pool: int) -> np.ndarray | None:
 
 
 def _likelier(gain: float) -> str:
-    """A change of log-likelihood in words.
-
-    >>> _likelier(0.1), _likelier(-0.1), _likelier(1.0)
-    ('11 % more', '10 % less', '2.7 times as')
-    """
+    """A change of log-likelihood in words, such as "11 % more" or "2.7 times as"."""
     if gain > np.log(2):
         return f"{np.exp(min(gain, 7.0)):.2g} times as"
     change = np.expm1(gain)

@@ -208,10 +208,8 @@ class Pool:
 def _contrast(
     block: np.ndarray, private: np.ndarray, goal: np.ndarray, n: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Reduce blocks of rows (m, c, p) to the unit combination that gains most towards the goal.
-
-    Returns the rows (m, p) and their private variances (m,).
-    """
+    """Reduce blocks of rows (m, c, p) to the unit combination that gains most towards the goal, and
+    their private variances."""
     if block.shape[1] == 1:
         return block[:, 0], private[:, 0]
     inner = block @ block.transpose(0, 2, 1) / n

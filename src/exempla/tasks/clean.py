@@ -155,7 +155,7 @@ def clean_from(
 def _most_harmful(explainer: Explainer, test: Any, k: int, weights: np.ndarray | None) -> Cleaning:
     """Return the k groups of copies with the most negative influence on the mean of the query."""
     n, k = explainer.n_train, check_k(k, explainer.n_train)
-    influence = explainer.mean_influence(test, "true", weights)
+    influence = explainer.set_influence(test, "true", weights, solve="sketch").values
     least = RELATIVE_TIE * np.abs(influence).max()  # anything smaller is rounding
     harmful = descending(-influence)[: 3 * k + 20]
     harmful = harmful[influence[harmful] < -least]
@@ -171,9 +171,8 @@ def _most_harmful(explainer: Explainer, test: Any, k: int, weights: np.ndarray |
     query = kernel.query(test)
     notes = list(dict.fromkeys(note for e in explainer.embeddings for note in e.oracle.notes))
     if len(order) < k:
-        notes.append(
-            f"{len(order)} of {k} examples were found: no other one harms these predictions."
-        )
+        others = "no other one harms these predictions"
+        notes.append(f"{len(order)} of {k} examples were found: {others}.")
         warnings.warn(notes[-1], ExemplaWarning, stacklevel=4)
     question = Question(explainer, query.examples[0], test, shares=shares(weights, len(query)))
     rows = kernel.whiten_rows(order)
@@ -195,8 +194,7 @@ def _weighted(rows: Any, mu: Any, order: np.ndarray) -> Selection:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExemplaWarning)
         picked = select(rows, mu, len(order), TopInfluence())
-    weights, gains = np.zeros(len(order)), np.zeros(len(order))
-    weights[picked.indices], gains[picked.indices] = picked.weights, picked.gains
-    return replace(
-        picked, indices=order, weights=weights, gains=gains, side="opponents", state=None
-    )
+    ranked = np.zeros((2, len(order)))
+    ranked[:, picked.indices] = picked.weights, picked.gains
+    named: Any = {"weights": ranked[0], "gains": ranked[1], "side": "opponents", "state": None}
+    return replace(picked, indices=order, **named)

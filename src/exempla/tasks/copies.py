@@ -11,8 +11,8 @@ of all rows with the few picks, in blocks.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
@@ -30,20 +30,12 @@ _BLOCK_ROWS = 8192
 
 
 def row_hashes(X: Any) -> np.ndarray | None:
-    """Return one hash per row of X; equal rows have equal hashes. None for data without rows.
-
-    >>> a = row_hashes(["x", "y", "x"])
-    >>> bool(a[0] == a[2]), bool(a[0] == a[1])
-    (True, False)
-    """
+    """Return one hash per row of X; equal rows have equal hashes. None for data without rows."""
     try:
-        return np.fromiter(map(_digest, _row_bytes(X)), dtype=np.uint64)
+        digests = b"".join(blake2b(row, digest_size=8).digest() for row in _row_bytes(X))
+        return np.frombuffer(digests, dtype="<u8").astype(np.uint64)
     except (AttributeError, TypeError, ValueError):
         return None
-
-
-def _digest(content: bytes) -> int:
-    return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little")
 
 
 def _row_bytes(X: Any) -> Iterator[bytes]:
@@ -62,18 +54,11 @@ def _row_bytes(X: Any) -> Iterator[bytes]:
             stored = X.data[part] != 0
             yield X.indices[part][stored].tobytes() + X.data[part][stored].tobytes()
         return
-    if is_tensor(X):
-        X = to_numpy(X)
-    if isinstance(X, np.ndarray) and X.dtype != object:
-        for start in range(0, len(X), _BLOCK_ROWS):  # in blocks: a copy of X may fill memory
-            block = X[start : start + _BLOCK_ROWS]
-            rows = block.reshape(len(block), -1)
-            rows = rows + 0.0 if rows.dtype.kind == "f" else rows  # -0.0 and 0.0 are equal
-            for row in rows:
-                yield row.tobytes()
-        return
+    X = to_numpy(X) if is_tensor(X) else X
     for i in range(n_rows(X)):
-        row = X[i]
+        row: Any = X[i]
+        if getattr(getattr(row, "dtype", None), "kind", "") == "f":
+            row = row + 0.0  # -0.0 and 0.0 are equal
         yield row.tobytes() if isinstance(row, np.ndarray) else repr(row).encode()
 
 
@@ -93,13 +78,8 @@ def _labelled_hashes(data: Any) -> np.ndarray | None:
 class Copies:
     """Finds the copies of picked training rows.
 
-    Parameters
-    ----------
-    take : callable(positions or slice) -> (n, p) array
-        Whitened rows of these training examples; only their directions count.
-    n_train : int
-    train : data
-        The training data as given; equal rows are found if it is (X, y).
+    `take(positions or slice)` returns whitened rows, of which only the directions count. Equal rows
+    are found if the training data are (X, y).
     """
 
     def __init__(self, take: Callable[[Any], Any], n_train: int, train: Any) -> None:
@@ -152,11 +132,10 @@ class Copies:
                 near = self._unit_rows(block) @ few >= MIN_COSINE
                 owner[block] = np.where(near.any(axis=1), near.argmax(axis=1), -1)
         if self._hashes is not None and len(leaders):
-            own = self._hashes[leaders]
-            order = np.argsort(own, kind="stable")
-            at = np.searchsorted(own[order], self._hashes).clip(max=len(own) - 1)
-            equal = own[order][at] == self._hashes
-            owner[equal] = order[at][equal]
+            own, first = np.unique(self._hashes[leaders], return_index=True)
+            at = np.searchsorted(own, self._hashes).clip(max=len(own) - 1)
+            equal = own[at] == self._hashes
+            owner[equal] = first[at][equal]
         owner[leaders] = np.arange(len(leaders))
         return [np.flatnonzero(owner == i) for i in range(len(leaders))]
 

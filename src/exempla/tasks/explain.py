@@ -24,7 +24,7 @@ from exempla.data import take_examples
 from exempla.errors import ExemplaError, ExemplaWarning
 from exempla.explainer import Explainer, KernelOptions, Side
 from exempla.oracles.base import Labels
-from exempla.quality import Judged, judge_test
+from exempla.quality import judge_test
 from exempla.results import Explanation
 from exempla.selection import Selector
 from exempla.selection.select import SIDES
@@ -37,13 +37,7 @@ from exempla.tasks.mistakes import (
     queried_rows,
 )
 from exempla.tasks.retrain import judge_held_out
-from exempla.tasks.verify import (
-    auto_limit,
-    is_diffuse,
-    memory_forecast,
-    smallest_set,
-    with_removal,
-)
+from exempla.tasks.verify import auto_limit, is_diffuse, memory_forecast, smallest_set, with_removal
 
 Found = TypeVar("Found", bound=Explanation)
 _SHOWN_IF_DIFFUSE = 10
@@ -218,18 +212,13 @@ def explain_from(
     started = time.perf_counter() if started is None else started
     asked = trusted_query(explainer, test, ask, weights, errors)
     found = pick(explainer, asked.test, k, side, labels, selector, asked.weights)
-    found = asked.answered(found, explainer, test, quality=_quality(explainer, test, asked.rows))
+    oracle, quality = explainer.embeddings[0].oracle, None
+    if asked.rows is not None:
+        quality = judge_test(oracle, test, "test rows")
+    elif len(explainer.models) == 1:
+        quality = judge_held_out(explainer.models[0], explainer.train_data, oracle.likelihood)
+    found = asked.answered(found, explainer, test, quality=quality)
     return with_removal(found, fit, max(time.perf_counter() - started, 0.0))
-
-
-def _quality(explainer: Explainer, test: Any, rows: np.ndarray | None) -> Judged | None:
-    """Judge the model on rows it has not learned from, if there are any or it refits quickly."""
-    oracle = explainer.embeddings[0].oracle
-    if rows is not None:
-        return judge_test(oracle, test, "test rows")
-    if len(explainer.models) > 1:
-        return None
-    return judge_held_out(explainer.models[0], explainer.train_data, oracle.likelihood)
 
 
 class TrustedQuery(NamedTuple):
@@ -251,7 +240,7 @@ class TrustedQuery(NamedTuple):
         return replace(
             found,
             question=found.question._replace(test=test, rows=self.rows, **more),
-            test_labels={} if check is None else {**check.to_dict(), "sentence": check.sentence},
+            test_labels={} if check is None else check.to_dict(),
             warnings=(*found.warnings, *([overlap] if overlap else [])),
         )
 
@@ -298,8 +287,7 @@ def pick(
             return explainer.explain(test, count, side, labels, selector, weights=weights)
 
     found = select(wanted, quiet=k == "auto")
-    rows = explainer.kernel().features.rows
-    copies = Copies(lambda positions: rows[positions], n, explainer.train_data)
+    copies = Copies(explainer.kernel().features.rows.__getitem__, n, explainer.train_data)
     count, first = wanted, copies.group(found.indices)
     for _ in range(_MOST_SELECTIONS):
         missing = wanted - len(np.unique(first))
@@ -312,7 +300,7 @@ def pick(
     members = copies.members(found.indices[leaders])
     diffuse = False
     if k == "auto" and len(leaders):
-        influence = explainer.mean_influence(test, labels, weights)
+        influence = explainer.set_influence(test, labels, weights, solve="sketch").values
         push = np.array([influence[group].sum() for group in members])
         wanted = smallest_set(np.abs(push) if side == "both" else push * _SIGN[side])
         diffuse = side == "opponents" and is_diffuse(

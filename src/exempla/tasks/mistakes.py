@@ -11,8 +11,7 @@ by the probability that their label is right.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -30,35 +29,21 @@ MAX_CLASSES = 1000
 """Classes up to which the table of class probabilities is worth its memory."""
 
 
-@dataclass(frozen=True)
-class TestLabelCheck:
-    """Errors whose test label is probably wrong.
-
-    Attributes
-    ----------
-    n_errors : int
-        Errors that were found.
-    rows : int array
-        Positions in the test data of the errors whose label is more likely wrong than right.
-    probabilities : float array
-        The probability that each of these labels is wrong.
-    suggested : array
-        The label that the model predicts for each of them.
-    expected : float
-        Expected number of wrong labels among the errors.
-    certain : bool
-        Whether the noise model excludes that there are no wrong labels at all. Where classes
-        overlap it cannot, and suspects are then weighed but kept in the question.
-    """
-
-    __test__ = False  # not a test class
+class TestLabelCheck(NamedTuple):
+    """Errors whose test label is more likely wrong than right."""
 
     n_errors: int
     rows: np.ndarray
+    """Their positions in the test data."""
     probabilities: np.ndarray
+    """That each of these labels is wrong."""
     suggested: np.ndarray
+    """What the model predicts for them."""
     expected: float
+    """Expected number of wrong labels among the errors."""
     certain: bool
+    """Whether the noise model excludes that there are no wrong labels at all. Where classes overlap
+    it cannot, and suspects are then weighed but kept in the question."""
 
     @property
     def sentence(self) -> str:
@@ -66,35 +51,25 @@ class TestLabelCheck:
         n = len(self.rows)
         if not n:
             return ""
-        errors = "error" if self.n_errors == 1 else "errors"
+        which = f"{n:,} of the {self.n_errors:,} errors"
         if not self.certain:
             return (
-                f"{n:,} of the {self.n_errors:,} {errors} may be wrong test labels, but the "
-                "classes overlap too much to tell; each error counts by the probability that its "
-                "label is right."
+                f"{which} may be wrong test labels, but the classes overlap too much to tell; each "
+                "error counts by the probability that its label is right."
             )
         look = "looks like a wrong test label" if n == 1 else "look like wrong test labels"
-        left = "it was left out" if n == 1 else "they were left out"
         if n == self.n_errors:
-            which = "The only error" if n == 1 else f"All {n:,} errors"
             return f"{which} {look}: check the test file with `fix-labels` first."
-        shown = ", ".join(f"{row}" for row in self.rows[:5]) + (", …" if n > 5 else "")
+        shown = ", ".join(map(str, self.rows[:5])) + (", …" if n > 5 else "")
+        left = "it was left out" if n == 1 else "they were left out"
         return (
-            f"{n:,} of the {self.n_errors:,} {errors} {look} (test rows {shown}) and {left}: check "
-            "the test file with `fix-labels`."
+            f"{which} {look} (test rows {shown}) and {left}: check the test file with `fix-labels`."
         )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the check as plain Python values."""
-        return {
-            "n_errors": self.n_errors,
-            "n_suspect": len(self.rows),
-            "expected": self.expected,
-            "certain": self.certain,
-            "rows": self.rows.tolist(),
-            "probabilities": self.probabilities.tolist(),
-            "suggested": self.suggested.tolist(),
-        }
+        plain = {k: v.tolist() if hasattr(v, "tolist") else v for k, v in self._asdict().items()}
+        return plain | {"n_suspect": len(self.rows), "sentence": self.sentence}
 
 
 def check_ask(ask: Any) -> None:
@@ -125,12 +100,7 @@ def queried_rows(explainer: Any, test: Any, ask: Any) -> np.ndarray | None:
 
 
 def confused(ask: str, labels: np.ndarray, predicted: np.ndarray) -> np.ndarray:
-    """Return the positions of one confusion: ``errors:TRUE->PREDICTED`` (or with an arrow, →).
-
-    >>> y, predicted = np.array(["spam", "ham", "spam"]), np.array(["ham", "ham", "spam"])
-    >>> confused("errors:spam→ham", y, predicted).tolist()
-    [0]
-    """
+    """Return the positions of one confusion: ``errors:TRUE->PREDICTED`` (or with an arrow, →)."""
     true, other = _confusion_of(ask)
     given, answers = labels.astype(str), predicted.astype(str)
     known = np.unique([*given, *answers]).tolist()
@@ -140,10 +110,9 @@ def confused(ask: str, labels: np.ndarray, predicted: np.ndarray) -> np.ndarray:
             raise ExemplaError(f"There is no class {name!r} among the test rows: {classes}.")
     found = np.flatnonzero((given == true) & (answers == other))
     if not len(found):
-        wrong = [(g, a) for g, a in zip(given.tolist(), answers.tolist(), strict=True) if g != a]
-        most = Counter(wrong).most_common(3)
-        there = ", ".join(f"{g}->{a} ({n:,})" for (g, a), n in most)
-        others = f"; there are {there}" if most else ""
+        wrong = [f"{g}->{a}" for g, a in zip(given, answers, strict=True) if g != a]
+        there = ", ".join(f"{pair} ({n:,})" for pair, n in Counter(wrong).most_common(3))
+        others = f"; there are {there}" if there else ""
         raise ExemplaError(f"No test row of {true!r} was predicted as {other!r}{others}.")
     return found
 
@@ -197,22 +166,10 @@ def _is_wrong(predicted: np.ndarray, labels: np.ndarray) -> np.ndarray:
 def check_test_labels(
     explainer: Any, test: Any, rows: np.ndarray
 ) -> tuple[TestLabelCheck | None, np.ndarray]:
-    """Estimate which of these errors are wrong test labels.
+    """Estimate which of these errors, positions in `test`, are wrong test labels.
 
-    Parameters
-    ----------
-    explainer : fitted Explainer
-    test : data
-        All test data: the share of wrong labels is estimated from all of it.
-    rows : int array
-        Positions of the errors.
-
-    Returns
-    -------
-    check : TestLabelCheck or None
-        None where it cannot be estimated: no classes, or fewer than MIN_TEST_ROWS test rows.
-    p_wrong : (len(rows),) array
-        The probability that each error's label is wrong; zeros without a check.
+    Returns the check, and the probability that each label is wrong. None and zeros where it cannot
+    be estimated: no classes, or fewer than MIN_TEST_ROWS test rows.
     """
     oracle = explainer.embeddings[0].oracle
     examples = oracle.read(test, role="test")
@@ -252,10 +209,6 @@ def _class_probabilities(p: np.ndarray, given: np.ndarray, predicted: np.ndarray
 
     What the given label leaves goes to the predicted class where that is another one, and is spread
     evenly where the two agree. With two classes this is exact.
-
-    >>> _class_probabilities(np.array([0.9, 0.2]), np.array([0, 0]), np.array([0, 1]))
-    array([[0.9, 0.1],
-           [0.2, 0.8]])
     """
     n, C = len(p), max(int(given.max()), int(predicted.max())) + 1
     row = np.arange(n)

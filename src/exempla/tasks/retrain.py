@@ -48,13 +48,6 @@ def redraw(module: Any) -> None:
     """Reinitialise everything that training changes, in place, from torch's random state.
 
     Frozen layers keep their weights and running statistics, so pretrained features stay intact.
-
-    >>> import torch
-    >>> net = torch.nn.Linear(2, 2)
-    >>> trained = net.weight.detach().clone()
-    >>> redraw(net)
-    >>> torch.equal(net.weight, trained)
-    False
     """
     import torch
     from torch.nn.parameter import is_lazy  # of unknown shape: nothing was learned yet
@@ -86,10 +79,9 @@ def redraw(module: Any) -> None:
 
 
 def _children_first(module: Any, frozen: bool, seen: set[int]) -> Iterator[tuple[Any, bool]]:
-    """Yield every layer and whether it is frozen. A network follows its layers, so that its own
-    reset method has the last word.
+    """Yield every layer and whether it is frozen, as its parent is if it has no parameters.
 
-    A layer without parameters (a norm that only keeps statistics) is frozen if its parent is.
+    A network follows its layers, so that its own reset method has the last word.
     """
     if id(module) in seen:
         return
@@ -104,10 +96,7 @@ def _children_first(module: Any, frozen: bool, seen: set[int]) -> Iterator[tuple
 
 def _reset(layer: Any) -> None:
     """Call the first reset method that needs no arguments."""
-    for name in _RESETS:
-        reset = getattr(layer, name, None)
-        if not callable(reset):
-            continue
+    for reset in filter(callable, (getattr(layer, name, None) for name in _RESETS)):
         try:
             inspect.signature(reset).bind()
         except TypeError:
@@ -179,37 +168,31 @@ def refit(
     All random numbers follow from `seed`, and the caller's global random states are restored. The
     seed also replaces an estimator's `random_state`, unless `keep_random_state` is set. `quiet`
     hides convergence warnings: the caller's own fit has shown them.
-
-    >>> from sklearn.linear_model import SGDClassifier
-    >>> X, y = [[0.0], [1.0], [2.0], [3.0]], [0, 0, 1, 1]
-    >>> trained = SGDClassifier(warm_start=True).fit(X, y)
-    >>> once, again = (refit(trained, X, y, None, None, seed=3) for _ in range(2))
-    >>> bool((once.coef_ == again.coef_).all()), once.random_state
-    (True, 3)
     """
     with seeded(seed):
         fresh = _copy(model)
         if fit is not None:
-            failed = f"fit(module, X, y, sample_weight) failed on {describe(X)} with"
-            trained = _trying(lambda: fit(fresh, X, y, weights), failed)
+            with naming(f"fit(module, X, y, sample_weight) failed on {describe(X)} with"):
+                trained = fit(fresh, X, y, weights)
             if trained is None:
                 raise ExemplaError("fit returned None: it must return the fitted module.")
             return trained
         if not keep_random_state:
             names = [n for n in fresh.get_params() if n.split("__")[-1] == "random_state"]
             fresh.set_params(**dict.fromkeys(names, seed))
-        given = {} if weights is None else {_weight_argument(fresh): weights}
+        given = {} if weights is None else {weight_argument(fresh): weights}
         with warnings.catch_warnings():
             if quiet:
                 warnings.simplefilter("ignore", ConvergenceWarning)
-            failed = f"{type(fresh).__name__} could not be fitted to {describe(X)}:"
-            return _trying(lambda: fresh.fit(X, y, **given), failed)
+            with naming(f"{type(fresh).__name__} could not be fitted to {describe(X)}:"):
+                return fresh.fit(X, y, **given)
 
 
-def _trying(train: Callable[[], Any], failed: str) -> Any:
-    """Train; raise what goes wrong as an ExemplaError that starts with these words."""
+@contextmanager
+def naming(failed: str) -> Iterator[None]:
+    """Raise what goes wrong as an ExemplaError that starts with these words."""
     try:
-        return train()
+        yield
     except (ExemplaError, MemoryError):
         raise
     except Exception as error:  # the model and `fit` may be the user's own and raise anything
@@ -239,21 +222,29 @@ def seeded(seed: int) -> Iterator[None]:
 
 def _copy(model: Any) -> Any:
     """Return the model as it was before any training."""
-    if is_estimator(model):
-        fresh = _unfitted(model)
-        _keep_size(fresh, model)
-        return fresh
-    copied = copy.deepcopy(model)
-    if is_module(copied):
-        redraw(copied)
-    return copied
+    if not is_estimator(model):
+        copied = copy.deepcopy(model)
+        if is_module(copied):
+            redraw(copied)
+        return copied
+    try:
+        fresh = clone(model)
+    except RuntimeError as error:
+        # CatBoost copies its lists, such as `cat_features`, which `clone` takes for a change
+        if type(model).__module__.partition(".")[0] != "catboost":
+            raise ExemplaError(
+                f"{type(model).__name__} cannot be retrained: {error_line(error)} Its constructor "
+                "must store every argument unchanged."
+            ) from error
+        fresh = type(model)(**copy.deepcopy(model.get_params()))
+    _keep_size(fresh, model)
+    return fresh
 
 
 def _keep_size(fresh: Any, model: Any) -> None:
     """Give an unfitted copy of a boosted model the number of trees that the model stopped at.
 
-    Early stopping uses validation rows that a refit does not have. Keeping the number of trees
-    makes refits differ from the model in their rows alone. `fresh` is changed in place.
+    Early stopping uses validation rows that a refit does not have.
     """
     last, new = unwrap(model).model, unwrap(fresh).model
     kept = _stopped_at(last) if is_boosted(last) and hasattr(new, "set_params") else None
@@ -284,30 +275,13 @@ def _stopped_at(model: Any) -> int | None:
     return None
 
 
-def _unfitted(model: Any) -> Any:
-    """Return scikit-learn's clone of an estimator.
-
-    CatBoost's constructor copies its lists, such as `cat_features`, which `clone` takes for a
-    changed setting. Such a model is built again from its settings.
-    """
-    try:
-        return clone(model)
-    except RuntimeError as error:
-        if type(model).__module__.partition(".")[0] == "catboost":
-            return type(model)(**copy.deepcopy(model.get_params()))
-        raise ExemplaError(
-            f"{type(model).__name__} cannot be retrained: {error_line(error)} Its constructor "
-            "must store every argument unchanged."
-        ) from error
-
-
-def _weight_argument(model: Any) -> str:
+def weight_argument(model: Any) -> str:
     """Return the name under which `fit` takes sample weights; in a Pipeline, of its last step."""
     if isinstance(model, Pipeline):
         name, last = model.steps[-1]
-        return f"{name}__{_weight_argument(last)}"
+        return f"{name}__{weight_argument(last)}"
     if isinstance(model, GridSearchCV | RandomizedSearchCV):
-        return _weight_argument(model.estimator)
+        return weight_argument(model.estimator)
     takes = inspect.signature(model.fit).parameters.values()
     if not any(p.name == "sample_weight" or p.kind is p.VAR_KEYWORD for p in takes):
         raise ExemplaError(
@@ -325,11 +299,7 @@ def describe(X: Any) -> str:
 
 
 def error_line(error: Exception) -> str:
-    """Return the type and the first line of another library's error.
-
-    >>> error_line(KeyError("age")), error_line(ValueError("Input X contains NaN.\\nAnd more"))
-    ("KeyError: 'age'.", 'ValueError: Input X contains NaN.')
-    """
+    """Return the type and the first line of another library's error."""
     said = str(error).strip().splitlines()
     return f"{type(error).__name__}: {said[0].rstrip('.:') if said else 'no message'}."
 
@@ -349,14 +319,11 @@ def judge_held_out(model: Any, train: Any, likelihood: str) -> Judged | None:
         data = arrays_of(train, "training data")
         rows = np.random.default_rng(0).permutation(n_rows(data[0]))[:LOOKED_AT]
         start = time.perf_counter()
-        parts = [_on_fifth(model, data, rows[:_PROBE_ROWS], 0)]
-        took = time.perf_counter() - start
-        if took * (len(rows) / _PROBE_ROWS) ** 2 > MAX_JUDGE_SECONDS:
+        _on_fifth(model, data, rows[:_PROBE_ROWS], 0)
+        if (time.perf_counter() - start) * (len(rows) / _PROBE_ROWS) ** 2 > MAX_JUDGE_SECONDS:
             return None
-        if len(rows) > _PROBE_ROWS:
-            parts = [_on_fifth(model, data, rows, 0)]
-        else:
-            parts += [_on_fifth(model, data, rows, i) for i in range(1, 5)]
+        fifths = range(1 if len(rows) > _PROBE_ROWS else 5)
+        parts = [_on_fifth(model, data, rows, i) for i in fifths]
     except (ExemplaError, TypeError, ValueError):  # cannot be refitted
         return None
     predicted, labels = (np.concatenate(side) for side in zip(*parts, strict=True))

@@ -5,18 +5,17 @@ trees, the effect is measured: the model is retrained without the rows, and with
 ones. Elsewhere it is predicted by one Newton step, which is right for linear models. A network
 moves further than its linearisation, so the step is corrected by a factor and has a wide interval.
 For trees no size is stated: removing rows changes their splits, and the effect after retraining is
-5 to 100 times the predicted one. `SIZE` was estimated on the settings marked `choose` in
-benchmarks/sizes_settings.csv; docs/experiments/sizes.csv has the figures of the others.
+5 to 100 times the predicted one (docs/experiments/sizes.csv).
 
 `verify` has three arms, each with several seeds: all training rows, without the selected ones, and
-without equally many random ones (drawn anew for every seed). Each is evaluated on the queried
-predictions and on other predictions. Look at both: removal repairs what was queried, and may harm
-the rest.
+without equally many random ones. Each is evaluated on the queried predictions and on others, which
+a removal may harm.
 """
 
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -58,8 +57,7 @@ _MAX_LOG_LIKELIHOOD = 1e100
 
 
 class Size(NamedTuple):
-    """Correction of a predicted size: a factor on the change in log-odds, and the quotient of
-    retrained and corrected effect at the lower and upper end of a 90 % interval."""
+    """Correction of a predicted size; see `SIZE`."""
 
     factor: float
     low: float
@@ -71,6 +69,9 @@ SIZE = {
     "network": Size(1.5, 0.5, 2.5),
     "trees": Size(7.0, 0.0, np.inf),
 }
+"""A factor on the change in log-odds, and the quotient of retrained and corrected effect at both
+ends of a 90 % interval, estimated on the settings marked `choose` in benchmarks/sizes_settings.csv.
+"""
 
 
 def kind_of(explainer: Any) -> str:
@@ -82,21 +83,13 @@ def kind_of(explainer: Any) -> str:
 
 
 def auto_limit(n: int) -> int:
-    """Return the most training rows that k="auto" considers.
-
-    >>> [auto_limit(n) for n in (10, 400, 2_000, 1_000_000)]
-    [5, 50, 100, 200]
-    """
+    """Return the most training rows that k="auto" considers."""
     most = min(MAX_AUTO_ROWS, max(MIN_AUTO_ROWS, round(MAX_AUTO_SHARE * n)))
     return max(1, min(most, n // 2))
 
 
 def smallest_set(effects: np.ndarray) -> int:
-    """Return the length of the shortest prefix with REACH of the largest cumulative effect.
-
-    >>> smallest_set(np.array([5.0, 4.0, 0.5, 0.25, 0.25]))
-    2
-    """
+    """Return the length of the shortest prefix with REACH of the largest cumulative effect."""
     total = np.cumsum(effects)
     return int(np.argmax(total >= REACH * total.max())) + 1 if total.max() > 0 else 1
 
@@ -129,44 +122,23 @@ def with_removal(found: Explanation, fit: Any, elapsed: float) -> Explanation:
     explainer = question.explainer
     if not len(found):
         return found
-    size = SIZE[kind_of(explainer)]
-    some = queried(question)
-    predicted = asdict(
-        explainer.removal_effect(
-            found.removed, some, found.labels, question.shares, scale=size.factor
-        )
-    )
+    size, removed = SIZE[kind_of(explainer)], found.removed
+    asked: Any = (queried(question), found.labels, question.shares)
+    predicted = asdict(explainer.removal_effect(removed, *asked, scale=size.factor))
     change = predicted["log_likelihood"]
-    ends = sorted((change * size.low, change * size.high))
-    effect = {**predicted, "measured": False, "low": ends[0], "high": ends[1]}
+    ends: Any = sorted((change * size.low, change * size.high))
     if not np.isfinite(size.high):
-        effect |= {"low": None, "high": None}  # JSON knows no infinity
-    measured = measure(found, fit, max(MIN_SECONDS[kind_of(explainer)], elapsed))
-    if measured is not None:
-        effect = {**effect, **measured, "predicted": change}
+        ends = None, None  # JSON knows no infinity
+    effect = {**predicted, "measured": False, "low": ends[0], "high": ends[1]}
+    models = [m for m in explainer.models[1:] if not is_checkpoint(m)]
+    if not models and found.labels == "true" and question.examples.labels is not None:
+        seconds = max(MIN_SECONDS[kind_of(explainer)], elapsed)
+        with suppress(ExemplaError, TypeError, ValueError):  # what cannot be retrained is predicted
+            trainer = _Retrainer(question, fit)
+            if trainer.is_quick(removed, seconds):
+                with waiting("measuring the effect of the removal"):
+                    effect |= trainer.measure(removed, seconds) | {"predicted": change}
     return replace(found, removal=effect)
-
-
-def measure(found: Explanation, fit: Any, seconds: float) -> dict[str, Any] | None:
-    """Retrain without the rows of an explanation, and without random ones, if time allows.
-
-    Returns the fields of `removal` that were measured, or None: the model cannot be retrained, the
-    training data are no arrays, or training would take longer than `seconds`.
-    """
-    question = found.question
-    assert question is not None
-    models = question.explainer.models
-    others = [m for m in models[1:] if not is_checkpoint(m)]
-    if others or found.labels != "true" or question.examples.labels is None:
-        return None
-    try:
-        trainer = _Retrainer(question, fit)
-        if not trainer.is_quick(found.removed, seconds):
-            return None
-        with waiting("measuring the effect of the removal"):
-            return trainer.measure(found.removed, seconds)
-    except (ExemplaError, TypeError, ValueError):  # what cannot be retrained is predicted
-        return None
 
 
 class _Retrainer:
@@ -182,14 +154,14 @@ class _Retrainer:
         keep = isinstance(family, Likelihood) and not family.discrete
         self._likelihood = family if keep else "auto"
 
-    def _train(self, rows: np.ndarray, seed: int) -> tuple[Any, Any]:
-        X, y, weights = take_examples(self._data, rows)
-        return refit(self._model, X, y, weights, self._fit, seed), (X, y)
-
-    def judged(self, removed: np.ndarray, seed: int, *sets: Any) -> list[tuple[np.ndarray, Any]]:
+    def judged(
+        self, removed: np.ndarray, seed: int, *sets: Any, rows: Any = None
+    ) -> list[tuple[np.ndarray, Any]]:
         """Return log-likelihood and correctness of the rows of each set after retraining."""
-        model, learned = self._train(np.setdiff1d(np.arange(self.n), removed), seed)
-        return [judge_rows(model, data, self._likelihood, learned) for data in sets]
+        kept = np.setdiff1d(np.arange(self.n), removed) if rows is None else rows
+        X, y, weights = take_examples(self._data, kept)
+        model = refit(self._model, X, y, weights, self._fit, seed)
+        return [judge_rows(model, data, self._likelihood, (X, y)) for data in sets]
 
     def is_quick(self, removed: np.ndarray, seconds: float) -> bool:
         """Return True if all retrainings fit into the time; a small fit is timed first."""
@@ -197,48 +169,42 @@ class _Retrainer:
         keep = np.setdiff1d(np.arange(self.n), removed)
         if y.dtype.kind != "f" and len(absent_labels(y, y[keep])):
             return False  # a class would be lost
-        fits = 3  # all rows, without the named ones, without random ones
         order = np.random.default_rng(0).permutation(self.n)
-        for size in (_PROBE_ROWS, max(_PROBE_ROWS, self.n // 4)):
-            rows = order[:size]
+        for rows in (order[:_PROBE_ROWS], order[: max(_PROBE_ROWS, self.n // 4)]):
             start = time.perf_counter()
-            self._train(rows, 0)
-            took = time.perf_counter() - start
-            if fits * took * self.n / len(rows) <= seconds:
-                return True
-            if took * fits > seconds:
-                return False
+            self.judged(removed, 0, rows=rows)
+            took = 3 * (time.perf_counter() - start)  # all rows, without these, without random ones
+            if took * self.n / len(rows) <= seconds or took > seconds:
+                return took <= seconds
         return False
 
     def measure(self, removed: np.ndarray, seconds: float) -> dict[str, Any]:
         """Return the measured effect, averaged over seeds if training is random."""
         query, shares = queried(self._question), self._question.shares
-        rng, start, nothing = np.random.default_rng(0), time.perf_counter(), removed[:0]
-        changes, draws, flips = [], [], []
-        first = None
+        rng, start = np.random.default_rng(0), time.perf_counter()
+        befores, changes, draws, flips = [], [], [], []
 
         def change(rows: np.ndarray, seed: int, before: Any) -> tuple[float, Any]:
             ((after, right),) = self.judged(rows, seed, query)
             return float(np.average(after - before, weights=shares)), right
 
-        def random_change(seed: int, before: Any) -> float:
-            return change(rng.choice(self.n, len(removed), replace=False), seed, before)[0]
-
         for seed in range(_MAX_SEEDS):
-            ((before, was),) = self.judged(nothing, seed, query)
-            if first is not None and np.allclose(before, first, rtol=1e-6, atol=1e-9):
+            ((before, was),) = self.judged(removed[:0], seed, query)
+            if befores and np.allclose(before, befores[-1], rtol=1e-6, atol=1e-9):
                 break  # training is deterministic
-            first = before
+            befores.append(before)
             effect, now = change(removed, seed, before)
             changes.append(effect)
             if was is not None and now is not None:
                 flips.append((np.sum(~was & now), np.sum(was & ~now)))
-            if len(draws) < _RANDOM_DRAWS:
-                draws.append(random_change(seed, before))
             if time.perf_counter() - start > seconds and len(changes) >= 3:
                 break
-        while len(draws) < _RANDOM_DRAWS:  # however long it takes, or the answer would vary
-            draws.append(random_change(0, first))
+        for draw in range(_RANDOM_DRAWS):  # however long it takes, or the answer would vary
+            some, seed = (
+                rng.choice(self.n, len(removed), replace=False),
+                min(draw, len(befores) - 1),
+            )
+            draws.append(change(some, seed, befores[seed])[0])
         value, half = float(np.mean(changes)), half_width(changes, LEVEL)
         fixed, broken = (round(x) for x in np.mean(flips, axis=0)) if flips else (None, None)
         return {
@@ -388,32 +354,25 @@ def verify(
             "explain_errors or clean itself, not a copy that was saved or renumbered."
         )
     seeds, first_seed = check_times("seeds", seeds), check_seed(first_seed)
-    trainer, selected = _Retrainer(question, fit), explanation.removed
-    judged, lines = _judged_sets(question, holdout), []
+    trainer, selected, lines = _Retrainer(question, fit), explanation.removed, []
+    sets = {"queried": queried(question)}
+    if holdout is None and question.rows is not None:
+        n = n_rows(arrays_of(question.test, "test data")[1])
+        rest = np.setdiff1d(np.arange(n), question.rows)
+        holdout = take_examples(question.test, rest) if len(rest) else None
+    if holdout is not None:
+        sets["not queried"] = holdout
+    for data in sets.values():
+        arrays_of(data, "test data")
     for seed in range(first_seed, first_seed + int(seeds)):
         chance = np.random.default_rng(seed).choice(trainer.n, len(selected), replace=False)
         for arm, removed in zip(ARMS, (selected[:0], selected, chance), strict=True):
-            results = trainer.judged(removed, seed, *judged.values())
-            for name, (values, right) in zip(judged, results, strict=True):
+            results = trainer.judged(removed, seed, *sets.values())
+            for name, (values, right) in zip(sets, results, strict=True):
                 accuracy = np.nan if right is None else float(right.mean())
                 found = {"accuracy": accuracy, "log_likelihood": float(values.mean())}
                 lines.append({"arm": arm, "seed": seed, "judged": name, **found})
     return Verification(pd.DataFrame(lines), len(selected), explanation.predicted_change)
-
-
-def _judged_sets(question: Question, holdout: Any) -> dict[str, Any]:
-    """Return the queried predictions and those that were not queried."""
-    sets, positions = {"queried": queried(question)}, question.rows
-    if holdout is not None:
-        sets["not queried"] = holdout
-    elif positions is not None:
-        n = n_rows(arrays_of(question.test, "test data")[1])
-        rest = np.setdiff1d(np.arange(n), positions)
-        if len(rest):
-            sets["not queried"] = take_examples(question.test, rest)
-    for data in sets.values():
-        arrays_of(data, "test data")
-    return sets
 
 
 def judge_rows(

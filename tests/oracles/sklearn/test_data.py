@@ -13,7 +13,7 @@ from sklearn.compose import make_column_transformer
 from sklearn.datasets import load_iris
 from sklearn.ensemble import BaggingRegressor
 from sklearn.experimental import enable_halving_search_cv  # noqa: F401
-from sklearn.feature_extraction.text import CountVectorizer, TfidfVectorizer
+from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.impute import SimpleImputer
 from sklearn.linear_model import (
     HuberRegressor,
@@ -32,7 +32,6 @@ from sklearn.svm import NuSVC
 
 from exempla.errors import ExemplaError, UnfittedModelError, UnsupportedModelError
 from exempla.oracles import make_oracle
-from exempla.oracles.sklearn import base as sklearn_base
 
 X, CODES = load_iris(return_X_y=True)
 Y = np.array(["setosa", "versicolor", "virginica"])[CODES]
@@ -116,7 +115,6 @@ def test_sparse_perceptron_equals_dense():
 def test_batches_are_in_order_and_cover_everything(monkeypatch):
     whole = scored(MODEL, X, Y)
     monkeypatch.setattr("exempla.oracles.sklearn.oracle.MAX_BATCH_ROWS", 7)
-    monkeypatch.setattr(sklearn_base, "CHUNK_ROWS", 11)
     oracle = make_oracle(MODEL)
     examples = oracle.read((X, Y), role="train")
     batches = list(oracle.scores(examples))
@@ -202,17 +200,6 @@ def test_column_transformer_imputes_before_rows_are_judged():
     pipe = make_pipeline(columns, LogisticRegression()).fit(table, y)
     seen = pipe[:-1].transform(table)
     np.testing.assert_allclose(scored(pipe, table, y), scored(pipe[-1], seen, y))
-
-
-def test_transformed_rows_too_big_to_keep_are_transformed_again(monkeypatch):
-    pipe = make_pipeline(StandardScaler(), LogisticRegression()).fit(X, Y)
-    kept = scored(pipe, X, Y)
-    monkeypatch.setattr(sklearn_base, "MAX_KEPT_BYTES", 0)
-    oracle = make_oracle(pipe)
-    examples = oracle.read((X, Y), role="train")
-    assert examples.transform is not None
-    np.testing.assert_allclose(flat(oracle, examples), kept)
-    np.testing.assert_allclose(flat(oracle, examples.take(np.array([5, 2]))), kept[[5, 2]])
 
 
 @pytest.mark.parametrize("search", [GridSearchCV, RandomizedSearchCV, HalvingGridSearchCV])
@@ -370,13 +357,6 @@ def test_a_search_without_refit_has_no_model():
     model = GridSearchCV(LogisticRegression(max_iter=2000), {}, cv=2, refit=False).fit(X, Y)
     with pytest.raises(UnfittedModelError, match="refit=False"):
         make_oracle(model).read((X, Y), role="train")
-
-
-def test_tfidf_in_chunks_equals_tfidf_at_once(monkeypatch):
-    pipe = make_pipeline(TfidfVectorizer(), LogisticRegression()).fit(TEXTS, KINDS)
-    whole = scored(pipe, TEXTS, KINDS)
-    monkeypatch.setattr(sklearn_base, "CHUNK_ROWS", 3)
-    np.testing.assert_allclose(scored(pipe, TEXTS, KINDS), whole)
 
 
 def test_tensors_are_tables_too():

@@ -186,13 +186,13 @@ REGRESSIONS = [
     (BayesianRidge(), NUMBERS, lambda f: deviance(0, f.variance)),
     (SGDRegressor(**SGD), NUMBERS, lambda f: deviance(0, f.variance)),
     (SGDRegressor(loss="huber", **SGD), NUMBERS, lambda f: huber(0.1, f.scale)),
-    (SGDRegressor(loss="epsilon_insensitive", **SGD), NUMBERS, lambda f: tube(0.1, f.scale)),
+    (SGDRegressor(loss="epsilon_insensitive", **SGD), NUMBERS, lambda f: tube(0.1, f.corner)),
     (
         SGDRegressor(loss="squared_epsilon_insensitive", **SGD),
         NUMBERS,
         lambda f: squared_tube(0.1),
     ),
-    (LinearSVR(epsilon=0.2), NUMBERS, lambda f: tube(0.2, f.scale)),
+    (LinearSVR(epsilon=0.2), NUMBERS, lambda f: tube(0.2, f.corner)),
     (
         LinearSVR(epsilon=0.2, loss="squared_epsilon_insensitive"),
         NUMBERS,
@@ -317,7 +317,7 @@ def test_dispersion_and_corner_come_from_the_training_data():
     mean = GammaRegressor().fit(X, POSITIVE).predict(X)
     assert oracle.family.scale == pytest.approx(np.mean((POSITIVE / mean - 1) ** 2))
     assert isinstance(make_oracle(TweedieRegressor(power=0).fit(X, NUMBERS)).family, Gaussian)
-    with pytest.raises(ExemplaError, match="not above zero in rows 0, 1, 2, 3, 4 and 145 more"):
+    with pytest.raises(ExemplaError, match="is negative in rows 0, 1, 2, 3, 4 and 145 more"):
         read_train(GammaRegressor().fit(X, POSITIVE), X, -POSITIVE)
     with pytest.raises(UnsupportedModelError, match=r"MultiOutputRegressor\(Lasso\(\)\)"):
         make_oracle(Lasso(alpha=0.01).fit(X, PAIRS))

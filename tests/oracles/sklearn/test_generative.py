@@ -235,9 +235,11 @@ def test_discriminants_that_keep_or_shrink_their_covariance():
     for options in ({"solver": "lsqr", "shrinkage": "auto"}, {"solver": "eigen"}):
         model = LinearDiscriminantAnalysis(**options).fit(X, SPECIES)
         oracle, train = read_train(model, X, SPECIES)
-        u = (X - model.means_[CODES]) @ oracle._root[0]
+        u = (X - model.means_[CODES]) @ oracle._density.root[0]
         np.testing.assert_allclose(
-            oracle._root[0] @ oracle._root[0].T, np.linalg.inv(model.covariance_), rtol=1e-6
+            oracle._density.root[0] @ oracle._density.root[0].T,
+            np.linalg.inv(model.covariance_),
+            rtol=1e-6,
         )
         means = flat_scores(oracle, train)[:, 3:15].reshape(-1, 3, 4)
         np.testing.assert_allclose(means[np.arange(150), CODES], u, atol=1e-9)

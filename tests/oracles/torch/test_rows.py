@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import warnings
 
 import pytest
@@ -11,7 +10,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from exempla.errors import ExemplaError
-from exempla.oracles.torch import layers as uses
 from exempla.oracles.torch import network
 from exempla.oracles.torch.layers import Rows
 from exempla.oracles.torch.oracle import TorchOracle
@@ -38,10 +36,6 @@ def by_autograd(oracle: TorchOracle, model: nn.Module, data: tuple[Tensor, Tenso
         }
         out.append(torch.cat([b.pack(each).flatten() for b in oracle.network.blocks]))
     return torch.stack(out)
-
-
-def test_examples_in_docstrings() -> None:
-    assert doctest.testmod(uses).failed == 0
 
 
 @pytest.mark.parametrize("stacked", [False, True])

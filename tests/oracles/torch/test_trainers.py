@@ -172,7 +172,7 @@ def test_scores_under_autocast_are_those_of_single_precision() -> None:
 
 
 def test_scores_written_out_that_do_not_fit_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(network, "available_memory", lambda: 100)
+    monkeypatch.setattr(network, "available_memory", lambda: 10)
     with pytest.raises(ExemplaError, match=r"core, power .* leave these out with parameters="):
         TorchOracle(zoo.Odd()).read((torch.randn(zoo.N, 5), zoo.classes()), role="train")
 

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from exempla.errors import ExemplaWarning
 from exempla.oracles.base import CLASS_CUT
-from exempla.oracles.torch import survey
 from exempla.oracles.torch.examples import TorchExamples
 from exempla.oracles.torch.likelihood import Head
 from exempla.oracles.torch.oracle import TorchOracle
@@ -59,21 +58,6 @@ def recurrent_backward() -> AbstractContextManager[None]:
 
 def close(got: Tensor, want: Tensor, tolerance: float) -> bool:
     return bool((got - want).norm() <= tolerance * want.norm())
-
-
-@pytest.mark.parametrize("name", [name for name in zoo.CASES if not name.startswith("hf_")])
-def test_a_large_network_is_surveyed_block_by_block(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _, whole, _ = build(name)
-    monkeypatch.setattr(survey, "HELD_BYTES", 0)  # no two blocks' gradients are held together
-    _, parts, _ = build(name)
-    assert parts.network.found is not None
-    assert whole.network.found is not None
-    assert parts.network.found.fallback == whole.network.found.fallback
-    assert parts.network.found.scale == pytest.approx(whole.network.found.scale)
-    found = [[(b.kind, b.parameters) for b in o.network.blocks] for o in (parts, whole)]
-    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("name", zoo.CASES)

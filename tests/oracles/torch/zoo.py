@@ -768,7 +768,8 @@ def conv_transposed_1d() -> Case:
 class Cells(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.long, self.gated, self.plain = nn.LSTMCell(3, 4), nn.GRUCell(4, 4), nn.RNNCell(4, 4)
+        self.long = nn.LSTMCell(3, 4, bias=False)
+        self.gated, self.plain = nn.GRUCell(4, 4, bias=False), nn.RNNCell(4, 4, bias=False)
         self.head = nn.Linear(4, 3)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -782,7 +783,10 @@ class Cells(nn.Module):
 
 @case
 def cells() -> Case:
-    return Case(Cells(), (torch.randn(N, 4, 3), classes()))
+    names = [
+        f"{cell}.weight_{kind}" for cell in ("long", "gated", "plain") for kind in ("ih", "hh")
+    ]
+    return Case(Cells(), (torch.randn(N, 4, 3), classes()), fallback=tuple(names))
 
 
 @case

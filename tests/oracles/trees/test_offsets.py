@@ -83,7 +83,7 @@ def test_a_native_custom_objective_is_refused() -> None:
         return np.cos(data.get_label()), np.ones(len(predictions))
 
     booster = xgboost.train({"max_depth": 3}, xgboost.DMatrix(X, Y), 12, obj=far)
-    with pytest.raises(ExemplaError, match="custom objective of the native interface"):
+    with pytest.raises(ExemplaError, match="native custom objective"):
         make_oracle(booster).read((X, Y), role="train")
 
 

@@ -20,8 +20,7 @@ from exempla.errors import ExemplaError
 from exempla.io import write_text
 from exempla.report import Listed, write_listing
 from exempla.review import ReviewedFile, Suspect, write_review
-from exempla.tables import Split, Table, read_table
-from exempla.tables.common import in_common
+from exempla.tables import Split, Table, read_table, split
 from exempla.tables.dataset import RowView
 from exempla.tasks.acquire import acquire
 
@@ -37,7 +36,7 @@ def run(options: Namespace) -> int:
             options.pool, expected=[given.dataset.label.name],
             encoding=options.encoding, delimiter=options.delimiter, labelled=False,
         )  # fmt: skip
-        parts = given.dataset.split(test=pool)
+        parts = split(given.dataset.table, given.dataset.columns, test=pool)
         asked = choose_query(given, options.ask, None)
         if asked.noun == "predictions" and options.ask == "errors":
             raise ExemplaError("The model makes no error on the test rows: nothing to correct.")
@@ -55,13 +54,9 @@ def run(options: Namespace) -> int:
     inputs = take_rows(parts.X_test, positions)
     predicted = given.model.predict(inputs)
     view = given.dataset.view(pool, predicted=spread(predicted, answer.indices, len(pool)))
-    shared = (
-        [] if given.dataset.is_images else in_common(parts.X_test, given.dataset.columns, positions)
-    )
-    what_is_shared = f" What sets these rows apart: {'; '.join(shared)}." if shared else ""
     about = given.about(
         question=f"Which rows would correct these {asked.noun}?",
-        answer=what + what_is_shared,
+        answer=what,
         noun=asked.noun,
         steps=() if check is not None else ((
             "Label the rows (exempla review, or the label column of acquired.csv), then see what "
@@ -74,7 +69,7 @@ def run(options: Namespace) -> int:
         Listed(int(row), f"should help with test rows {', '.join(map(str, test_rows[helps]))}")
         for row, helps in zip(answer.indices, found.helps, strict=True)
     ]
-    values = job.contract(answer.indices.tolist(), in_common=shared)
+    values = job.contract(answer.indices.tolist())
     if check is not None:
         arms = ("before", "with", "random")  # without labels of the whole pool, no random rows
         values["verified"] = {
@@ -95,8 +90,6 @@ def run(options: Namespace) -> int:
             help="The most useful first. The label shown is what the model predicts.",
         )  # fmt: skip
     job.say(what)
-    for sentence in shared:
-        job.say(f"  {sentence}")
     to_label = not found.labelled and check is None
     if to_label:
         chances = given.model.predict_proba(inputs).max(axis=1)

@@ -17,7 +17,6 @@ from exempla.oracles.sklearn.unwrap import is_trees
 from exempla.report import About, Listed, write_listing
 from exempla.report.words import percent
 from exempla.tables.infer import FEATURES
-from exempla.tables.models.image import NetworkClassifier
 from exempla.tasks.attack import attack, weak_points
 
 STAGES = (("attacking", 4, 2),)
@@ -30,22 +29,19 @@ _SHOWN = 50
 def run(options: Namespace) -> int:
     """Attack, retrain, and write the results."""
     with reading(options, 0.2, linear=True, differentiable=True) as (given, job):
-        network = given.model if isinstance(given.model, NetworkClassifier) else None
         model, prepare = given.head()
-        model, fit = (model, None) if network is None else (network.model_, network.recipe.fit)
-        as_taken = (lambda X, y: (X, y)) if network is None else network.data
         labels = is_trees(model)  # trees are piecewise constant: their rows get wrong labels
-        _check(given, model, labels or network is not None)
+        _check(given, model, labels or given.dataset.is_images)
         positions, what = _target(given, options.ask)
         parts: Any = given.parts
-        train = as_taken(prepare(parts.X_train), parts.y_train)
-        target = as_taken(prepare(take_rows(parts.X_test, positions)), parts.y_test[positions])
+        train = prepare(parts.X_train), parts.y_train
+        target = prepare(take_rows(parts.X_test, positions)), parts.y_test[positions]
         job.say(f"Target: {what}.")
         shared = {"budget": options.budget, "seed": options.seed}
         how = "labels" if labels else "train"
-        found: Any = attack(model, train, target, k=options.points, perturb=how, fit=fit, **shared)
+        found: Any = attack(model, train, target, k=options.points, perturb=how, **shared)
         weak = found.weak_points() if labels else weak_points(model, train, target, **shared)
-        check = found.verify(fit=fit, seeds=3 if fit is None else 1)
+        check = found.verify(seeds=3)
     flipped, by_chance = check.mean("attacked"), check.mean("random direction")
     rows = parts.train[found.indices].tolist()
     count = f"{len(rows)} of {len(parts.train):,} training rows"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from argparse import Namespace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,10 +43,10 @@ def run(options: Namespace) -> int:
         )
         found: Any = clean_from(
             explainer.fit(given.train), (given.parts.X_test, given.parts.y_test),
-            given.at_most(options.k), ask=asked.positions, errors=asked.noun == "errors",
-            started=started,
+            min(options.k, len(given.parts.train)), ask=asked.positions,
+            errors=asked.noun == "errors", started=started,
         )  # fmt: skip
-        asked = asked.limited_to(found.question.rows)
+        asked = replace(asked, positions=np.asarray(found.question.rows))
         evidence = evidence_of(found)
         removed = given.parts.train[found.removed]
         start_stage("retraining")

@@ -8,6 +8,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from exempla.cli.console import command_for
 from exempla.cli.fitted import Fitted, reading
 from exempla.cli.language import explain_texts
@@ -17,7 +19,7 @@ from exempla.errors import ExemplaError
 from exempla.explainer import Explainer
 from exempla.progress import showing, waiting
 from exempla.progress import stage as start_stage
-from exempla.report import evidence_of, layout_of
+from exempla.report import evidence_of
 from exempla.report.words import DIFFUSE_ADVICE, answer, doubtful, signed
 from exempla.tables.models.surrogate import CLOSE, Surrogate, surrogate
 from exempla.tasks.explain import explain_from
@@ -49,7 +51,7 @@ def run(options: Namespace) -> int:
             seed=options.seed,
             progress=job.progress,
         )
-        k = options.k if options.k == "auto" else given.at_most(options.k)
+        k = options.k if options.k == "auto" else min(options.k, len(given.parts.train))
         started, y_test = time.perf_counter(), given.parts.y_test
         explanation = explain_from(
             explainer.fit(given.train),
@@ -61,7 +63,7 @@ def run(options: Namespace) -> int:
             started=started,
         )
         query: Any = explanation.question
-        everything, asked = asked, asked.limited_to(query.rows)
+        everything, asked = asked, replace(asked, positions=np.asarray(query.rows))
     if not len(explanation):
         raise ExemplaError(
             f"No training row is among the {asked.side} of these {asked.noun}; try another "
@@ -72,11 +74,9 @@ def run(options: Namespace) -> int:
         start_stage("retraining")
         with showing(job.progress), waiting(f"retraining {3 * _SEEDS} times"):
             checked = explanation.verify(seeds=_SEEDS)
-    evidence, layout = evidence_of(explanation), layout_of(explanation)
+    evidence = evidence_of(explanation)
     # From positions in the training part to row numbers of the file.
     explanation = explanation.renumbered(given.parts.train)
-    if layout is not None:
-        layout = replace(layout, rows=given.parts.train[layout.rows])
     about = given.about(
         notes=(*(() if stand_in is None else (stand_in.sentence,)), *asked.notes),
         warnings=given.warnings,
@@ -91,7 +91,6 @@ def run(options: Namespace) -> int:
             test_view=asked.test_view(),
             about=about,
             evidence=evidence,
-            layout=layout,
             verification=checked,
             extra=_extra(given, everything, stand_in),
         )
@@ -114,7 +113,6 @@ def _steps(given: Fitted, explanation: Any, asked: QueryRows) -> tuple[tuple[str
     options, picked = given.options, explanation.indices
     doubted = 0 if given.regression else doubtful(explanation, given.view(picked))
     test_file = Namespace(**{**vars(options), "file": options.test or options.file, "test": None})
-    measured = options.verify or explanation.removal.get("measured", False)
     first = ",".join(map(str, asked.rows[:1].tolist()))
     steps = (
         (explanation.test_labels.get("rows"), "Check the test labels that look wrong:",
@@ -125,9 +123,6 @@ def _steps(given: Fitted, explanation: Any, asked: QueryRows) -> tuple[tuple[str
          command_for(options, "fix-labels", "--out", "suspects")),
         (asked.noun != "predictions", "Retrain without these rows and see what changes:",
          command_for(options, "clean", "-k", str(len(picked)), "--out", "cleaned")),
-        (not measured and given.parts.y_test is not None,
-         "Check the predicted effect by retraining:",
-         command_for(options, "explain", "--ask", str(options.ask), "--verify")),
         (given.parts.test_table is None and len(asked.rows) > 1,
          "Ask about a single row, on both sides:",
          command_for(options, "explain", "--ask", first, "--side", "both", "-k", "10")),

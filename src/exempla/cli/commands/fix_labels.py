@@ -6,6 +6,7 @@ from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from exempla.cli.output import Job, is_review, named_after, write_tables
 from exempla.data import take_rows
 from exempla.errors import ExemplaError
 from exempla.progress import stage as start_stage
-from exempla.report import About, write_job_report, write_label_report
+from exempla.report import About, write_label_report
 from exempla.report.views import Content
 from exempla.review import EvidenceRow, ReviewedFile, Suspect, read_review, write_review
 from exempla.review.folder import WRITTEN, other_decisions
@@ -35,7 +36,7 @@ from exempla.review.integrations import TOOL_FILES, export_review_items
 from exempla.review.sampling import Strata, sample_rest
 from exempla.review.suspects import LONGEST_TEXT
 from exempla.tables import feature_frame, infer_columns, show_columns
-from exempla.tables.corrections import refuse_input
+from exempla.tables.corrections import fingerprint, refuse_input
 from exempla.tables.dataset import Dataset, RowView, label_layout, read_sentence_table
 from exempla.tables.infer import FEATURES, label_values, same_labels
 from exempla.tables.label_parts import indicator, is_conll, read_sentences, span_of
@@ -100,19 +101,14 @@ def _judge_rows(given: Fitted, job: Job) -> _Judged:
         job.say(f"{len(parts.curated):,} rows are trusted.")
     once = _original_labels(given, job)
     job.say(f"Judging {len(parts.train):,} labels, each by models that have not seen it.")
-    k = None
+    k = None  # so that spot checks can be drawn from all rows
     if options.method == "sbq" and options.k is not None and not given.regression:
-        k = given.at_most(options.k)  # otherwise spot checks are drawn from all rows
+        k = min(options.k, len(parts.train))
+    task, train = "regression" if given.regression else "classes", prepare(parts.X_train)
     fixes = _judge(
-        job,
-        model,
-        (prepare(parts.X_train), parts.y_train),
-        curated,
-        "regression" if given.regression else "classes",
-        k=k,
-        method=options.method,
-        original_labels=once,
-    )
+        job, model, (train, parts.y_train), curated, task,
+        k=k, method=options.method, original_labels=once,
+    )  # fmt: skip
     names = () if given.regression else tuple(str(c) for c in np.unique(parts.y_train))
     return _Judged(given.dataset, parts.train, fixes, names, given.about(), given)
 
@@ -155,12 +151,10 @@ def _judge_several_labels(files: Files, layout: dict[str, Any], job: Job) -> _Ju
         f"Judging {len(rows) * len(names):,} labels ({_first(names)}), each by models that have "
         "not seen it."
     )
-    if options.model:
-        model, described = load_model(options.model), options.model
-    else:
-        from sklearn.linear_model import LogisticRegression
-
-        model, described = LogisticRegression(max_iter=1000), "logistic regression, one per label"
+    model = load_model(options.model or "sklearn.linear_model:LogisticRegression")
+    described = options.model or "logistic regression, one per label"
+    if not options.model:
+        model.set_params(max_iter=1000)
     train = (ready, pd.DataFrame(Y[rows], columns=names))
     fixes = _judge(job, model, train, curated, "multi-label")
     about = About(data=plain(table.path.name), model=described, command=command_line(options))
@@ -194,11 +188,7 @@ def _first(names: list[str]) -> str:
 
 
 def _original_labels(given: Fitted, job: Job) -> np.ndarray | None:
-    """Return the labels that trusted rows had before correction; None if no column is named.
-
-    Where a label was corrected, the column holds the earlier label; an empty cell means that it was
-    right from the start.
-    """
+    """Return the labels that trusted rows had before correction; None if no column is named."""
     options, parts = job.options, given.parts
     if options.original_column is None:
         return None
@@ -206,8 +196,7 @@ def _original_labels(given: Fitted, job: Job) -> np.ndarray | None:
         raise ExemplaError("--original-column needs classes as labels; leave it out.")
     if options.method != "calibrated":
         raise ExemplaError(
-            f"--original-column has no effect with --method {options.method}; leave one of them "
-            "out."
+            f"--original-column has no effect with --method {options.method}; leave one out."
         )
     if parts.y_curated is None:
         raise ExemplaError(
@@ -263,16 +252,14 @@ class _Judged:
         with job.published() as stage:
             paths = self._write_tables(stage, found, view, job)
             paths["report"] = stage / "report.html"
-            if evidence is not None:
-                write_label_report(
-                    found, paths["report"], train_view=view, contradicting_view=evidence.view,
-                    about=about,
-                )  # fmt: skip
-            else:
-                write_job_report(
-                    found, paths["report"], view=lambda rank: self._content(view, found, rank),
-                    about=about,
-                )  # fmt: skip
+            write_label_report(
+                found,
+                paths["report"],
+                train_view=view,
+                contradicting_view=None if evidence is None else evidence.view,
+                content=None if evidence else partial(self._content, view, found),
+                about=about,
+            )
             # Written in place, because decisions are beside it; its header says it is complete.
             rest = zip(stratum.tolist(), self._suspects(sample, evidence))
             self._write_review(job, found, self._suspects(found, evidence), rest, strata)
@@ -329,9 +316,10 @@ class _Judged:
                 dataset.table.path,
                 dataset.table.format,
                 label=", ".join(dataset.label_names),
-                options=dataset.reading(),
+                options=dataset.table.reading_options()
+                | ({} if dataset.layout is None else {"parts": dataset.layout}),
                 # Of what was read: the file may have changed while the model was trained.
-                fingerprint=dataset.fingerprint(),
+                fingerprint=fingerprint(dataset.table),
             ),
             classes=self.classes,
             expected_wrong=float(found.expected_errors),
@@ -342,11 +330,10 @@ class _Judged:
 
     def _announce_review(self, job: Job) -> None:
         """Export for other tools if asked, and print how to start the review."""
-        review, tools = read_review(job.folder), job.options.export
-        if tools:
-            written = export_review_items(review, job.folder, tools, force=job.options.force)
-            for tool, path in written.items():
-                job.say(f"  {path}  the suspects, for {tool}")
+        review, tools, force = read_review(job.folder), job.options.export, job.options.force
+        written = export_review_items(review, job.folder, tools, force=force) if tools else {}
+        for tool, path in written.items():
+            job.say(f"  {path}  the suspects, for {tool}")
         job.say_review()
         if not (job.folder / "decisions.sqlite").exists():
             return
@@ -358,32 +345,28 @@ class _Judged:
         if warning:
             job.warn(warning)
 
-    def _view(self, fixes: Any, why: bool = False, longest: int | None = None) -> RowView:
+    def _view(self, fixes: Any, why: bool) -> RowView:
         """Return the view of these suspects' rows, by row number of the file."""
         if self.given is None:
-            view = self.dataset.view()
-        else:
-            view = self.given.view(np.unique(fixes.indices), why=why)
-        return view if longest is None else replace(view, longest=longest)
+            return self.dataset.view()
+        return self.given.view(np.unique(fixes.indices), why=why)
 
     def _sample(self, everything: Any, found: Any) -> tuple[Any, np.ndarray, Strata | None]:
         """Return unlisted labels for spot checks, the stratum of each, and the strata."""
-        others, first = everything, len(found)
         if len(everything) < everything.n_labels:  # only the listed labels are known
-            if self.given is None or everything.task != "classes":
-                return found.at(np.arange(0)), np.arange(0), None
-            others, first = _unjudged(found, self.rows, self.given.parts.y_train), 0
+            return found.at(np.arange(0)), np.arange(0), None
         strata, chosen, stratum = sample_rest(
-            others.probabilities[first:], listed=len(found), seed=everything.seed
+            everything.probabilities[len(found) :], listed=len(found), seed=everything.seed
         )
-        places = first + chosen
-        against = tuple(_against(others, place) for place in places.tolist())
-        return replace(others.at(places), contradicting=against), stratum, strata
+        places = len(found) + chosen
+        against = tuple(_against(everything, place) for place in places.tolist())
+        return replace(everything.at(places), contradicting=against), stratum, strata
 
     def _content(self, view: RowView, found: Any, rank: int) -> Content:
         """Return what to show of a suspect: its row; for a token, its sentence with it marked."""
         row = int(found.indices[rank])
         shown = view.show(row)
+        shown = replace(shown, label=None, predicted=None, name=shown.name or f"#{row}")
         if self.dataset.sentences is None:
             return shown
         words, place = self.dataset.sentences.tokens[row], int(found.part[rank])
@@ -392,7 +375,7 @@ class _Judged:
         return replace(shown, pieces=tuple(piece for piece in pieces if piece[0]))
 
     def _suspects(self, found: Any, evidence: _Evidence | None) -> Iterator[Suspect]:
-        view = self._view(found, why=evidence is not None, longest=LONGEST_TEXT)
+        view = replace(self._view(found, why=evidence is not None), longest=LONGEST_TEXT)
         table = self.dataset.table
         for rank, row in enumerate(found.indices.tolist()):
             shown = view.show(row)
@@ -410,13 +393,8 @@ class _Judged:
                     "contradicting": tuple(evidence.rows(found, rank)),
                     "original": self._original(row, shown),
                 }
-            yield Suspect(
-                row,
-                probability=p,
-                id=shown.name.partition(" · ")[2],
-                content=replace(shown, name=name),
-                **more,
-            )
+            own_id, content = shown.name.partition(" · ")[2], replace(shown, name=name)
+            yield Suspect(row, probability=p, id=own_id, content=content, **more)
 
     def _judgement(self, found: Any, rank: int) -> dict[str, Any]:
         """Return the given and the suggested label, which differ, and which side is right."""
@@ -447,33 +425,6 @@ class _Judged:
         cells = self.dataset.table.row(row).items()
         found = [(name, value or "") for name, value in cells if name != label]
         return tuple((name, None if value and value == text else value) for name, value in found)
-
-
-def _unjudged(found: Any, rows: np.ndarray, labels: np.ndarray) -> Any:
-    """Return the rows that a ranking of k rows left out, for spot checks.
-
-    They are equally likely to be wrong, and the most frequent other class is the best guess.
-    """
-    others = ~np.isin(rows, found.indices)
-    count, given = int(others.sum()), np.asarray(labels)[others]
-    expected = max(0.0, float(found.expected_errors - np.sum(found.probabilities)))
-    classes, counts = np.unique(np.asarray(labels), return_counts=True)
-    most, second = classes[np.argsort(-counts, kind="stable")[:2]]
-    nothing = np.array([])
-    return replace(
-        found,
-        indices=rows[others],
-        probabilities=np.full(count, min(1.0, expected / max(1, count))),
-        given=given,
-        suggested=given,
-        alternative=np.where(given == most, second, most),
-        alternative_chance=np.zeros(count),
-        given_chance=nothing,
-        verdict=nothing.astype(str),
-        weights=nothing,
-        alignment=nothing,
-        contradicting=(),
-    )
 
 
 def _against(fixes: Any, rank: int) -> Any:

@@ -24,11 +24,8 @@ def run(options: Namespace) -> int:
     """Run one of these commands."""
     if options.command in _FOLDERS:
         return _run_checkout(options)
-    return _complete(options) if options.command == "completion" else _doctor(options)
-
-
-def _complete(options: Namespace) -> int:
-    """Print the completion script."""
+    if options.command == "doctor":
+        return _doctor(options)
     import shtab
 
     from exempla.cli.main import build_parser
@@ -62,11 +59,6 @@ def find_checkout(folder: str, candidates: Sequence[Path] = ()) -> Path:
     """Return the root of the checkout that contains `folder`.
 
     Searches above the package (for an editable install) and in the current folder.
-
-    >>> find_checkout("experiments", [Path("no-such-place")])  # doctest: +ELLIPSIS
-    Traceback (most recent call last):
-    ...
-    exempla.errors.ExemplaError: The folder experiments is part of exempla's source repository, ...
     """
     for root in candidates or (Path(exempla.__file__).resolve().parents[2], Path.cwd()):
         # The checkout also contains the package; a folder of that name alone proves nothing.
@@ -98,7 +90,6 @@ def _doctor(options: Namespace) -> int:
         remedy = "" if whole else f"  (pip install 'exempla[{extra}]')"
         console.say(f"{'✓' if whole else '–'} {extra}: {there or 'not installed'}{remedy}")
     console.say(f"devices: {', '.join(found['devices'])}")
-    console.say(f"compiled passes: {found['numba cache']}")
     console.result(found)
     return 1 if missing else 0
 
@@ -119,22 +110,17 @@ def _look_at(name: str, console: Console) -> dict[str, Any]:
 def _examine() -> dict[str, Any]:
     """Return versions, extras, devices and resources."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    memory = "memory unknown"
+    if hasattr(os, "sysconf"):
+        size = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        memory = f"{size / 2**30:.0f} GiB memory"
     return {
         **versions(),
         "executable": sys.executable,
         "cores": cores,
-        "memory": _memory(),
+        "memory": memory,
         "devices": _devices(),
-        "numba cache": _numba_cache(),
     }
-
-
-def _memory() -> str:
-    try:
-        size = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, OSError, ValueError):
-        return "memory unknown"
-    return f"{size / 2**30:.0f} GiB memory"
 
 
 def _devices() -> list[str]:
@@ -144,16 +130,5 @@ def _devices() -> list[str]:
         import torch
     except (ImportError, OSError) as error:
         return ["cpu", f"torch does not load: {error}"]
-    found = ["cpu"]
-    if torch.cuda.is_available():
-        found += [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-    return [*found, "mps"] if torch.backends.mps.is_available() else found
-
-
-def _numba_cache() -> str:
-    if find_spec("numba") is None:
-        return "numba is missing; slower NumPy passes are used"
-    chosen = os.environ.get("NUMBA_CACHE_DIR")
-    place = Path(chosen) if chosen else Path(exempla.__file__).parent
-    writable = os.access(place if place.exists() else place.parent, os.W_OK)
-    return "numba, cache writable" if writable else "numba, cache not writable here"
+    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    return ["cpu", *gpus, *(["mps"] if torch.backends.mps.is_available() else [])]

@@ -14,38 +14,39 @@ from exempla.errors import ExemplaError
 
 def run(options: Namespace) -> int:
     """Serve the page, export, import, or recover the log."""
+    from exempla.review import read_review
+
     console = Console.of(options)
-    if options.recover:
-        console.result(_recover(options, console))
-    elif options.import_from is not None:
-        console.result(_import(options, console))
-    elif options.export:
-        console.result(_export(options, console))
-    else:
-        _serve(options, console)
+    for asked, act in (
+        (options.recover, _recover),
+        (options.import_from, _import),
+        (options.export, _export),
+    ):
+        if asked:
+            console.result(act(read_review(options.folder), options, console))
+            return 0
+    _serve(options, console)
     return 0
 
 
-def _recover(options: Namespace, console: Console) -> dict[str, Any]:
+def _recover(review: Any, options: Namespace, console: Console) -> dict[str, Any]:
     """Rebuild a damaged log from its readable events and keep the damaged file."""
-    from exempla.review import read_review
     from exempla.review.log import recover_log
 
-    found = recover_log(read_review(options.folder).directory / "decisions.sqlite")
+    found = recover_log(review.directory / "decisions.sqlite")
     if found.kept is None:
         console.say("decisions.sqlite is not damaged; there is nothing to recover.")
     else:
         console.say(f"Recovered {found.events:,} events into decisions.sqlite.")
         console.say(f"  {found.kept}  the damaged file, unchanged")
-    return {"events": found.events, "kept": None if found.kept is None else str(found.kept)}
+    return {"events": found.events, "kept": found.kept and str(found.kept)}
 
 
-def _import(options: Namespace, console: Console) -> dict[str, Any]:
+def _import(review: Any, options: Namespace, console: Console) -> dict[str, Any]:
     """Import decisions that were made in another tool."""
-    from exempla.review import read_review
     from exempla.review.integrations import import_decisions
 
-    found = import_decisions(read_review(options.folder), options.import_from)
+    found = import_decisions(review, options.import_from)
     console.say(f"Imported {found.written:,} decisions; {found.known:,} were known already.")
     if found.kept:
         few = ", ".join(found.kept[:5]) + (", …" if len(found.kept) > 5 else "")
@@ -53,12 +54,11 @@ def _import(options: Namespace, console: Console) -> dict[str, Any]:
     return {"written": found.written, "known": found.known, "kept": list(found.kept)}
 
 
-def _export(options: Namespace, console: Console) -> dict[str, Any]:
+def _export(review: Any, options: Namespace, console: Console) -> dict[str, Any]:
     """Write decisions.json, patch.csv and the corrected data."""
-    from exempla.review import read_review
     from exempla.review.export import export_review
 
-    made = export_review(read_review(options.folder))
+    made = export_review(review)
     if made.problem:
         raise ExemplaError(made.problem)
     console.say(f"{len(made.decisions):,} decisions, {made.changed:,} of them change the data.")
@@ -67,11 +67,10 @@ def _export(options: Namespace, console: Console) -> dict[str, Any]:
     console.say(f"  {options.folder / 'patch.csv'}  the changes")
     if made.elsewhere:
         console.warn(made.elsewhere)
-    corrected = None if made.corrected is None else str(made.corrected)
     return {
         "decisions": len(made.decisions),
         "changed": made.changed,
-        "corrected": corrected,
+        "corrected": made.corrected and str(made.corrected),
         "elsewhere": made.elsewhere,
     }
 

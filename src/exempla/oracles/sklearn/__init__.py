@@ -1,6 +1,4 @@
-"""scikit-learn models as oracles.
+"""scikit-learn models as oracles; `unwrap` finds the module that scores a model.
 
-Modules: registry (which oracle scores which model), unwrap, data, base (what all oracles share),
-linear (dense layers and who has them), kernels, oracle, losses, neighbours, generative, wrappers.
 Imports: data, recorder (its files), oracles.base, oracles.likelihoods, errors.
 """

@@ -13,56 +13,31 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import pandas as pd
-import scipy.sparse as sp
 
 from exempla.arrays import Array, is_sparse, nbytes_of
-from exempla.data import (
-    as_matrix,
-    listing,
-    n_rows,
-    plain_labels,
-    refuse_data,
-    take_rows,
-    unpack,
-)
+from exempla.data import as_matrix, listing, plain_labels, refuse_data, unpack
 from exempla.errors import ExemplaError
 from exempla.oracles.base import CLASS_CUT, Labels, Layer, Oracle, RowExamples, ScoreRows
 from exempla.oracles.factors import Factors
 from exempla.oracles.likelihoods import Gaussian, Likelihood, Poisson, resolve
-from exempla.oracles.sklearn.losses import AsymmetricLaplace, Huber, Tweedie
+from exempla.oracles.sklearn.losses import AsymmetricLaplace, Huber
 from exempla.oracles.sklearn.unwrap import is_fitted, require_fitted, unwrap
 
 BATCH_BYTES = 64 * 2**20
 """Memory of the factors of one batch, in bytes."""
 MAX_BATCH_ROWS = 4096
-CHUNK_ROWS = 4096
-"""Rows transformed and checked at a time."""
-MAX_KEPT_BYTES = 2**30
-"""Transformed rows are kept up to this size, and otherwise transformed again when needed."""
 _SMALLEST_TARGET, _LARGEST_TARGET = 1e-150, 1e150
 """Regression targets beyond these have squares that underflow or overflow."""
 
 
-class Batch(NamedTuple):
-    """Consecutive examples in the form the model sees."""
-
-    positions: np.ndarray
-    inputs: Any
-    """Rows of X, float64 (CSR if sparse), or (n, T) leaves of an ensemble of trees."""
-    codes: Any
-    weights: np.ndarray | None
-
-
 @dataclass(frozen=True)
 class SklearnExamples(RowExamples):
-    """Checked rows, with their labels, of an estimator or an ensemble of trees."""
+    """Checked rows, as the model sees them, with their labels."""
 
-    transform: Callable[[Any], Any] | None = None
-    """What remains to be done to X before the model sees it."""
     is_test: bool = False
     """True for test rows, which some models score differently from training rows."""
     origin: np.ndarray | None = None
@@ -75,22 +50,10 @@ class SklearnExamples(RowExamples):
         taken = super().take(positions)
         return replace(taken, origin=np.asarray(positions)) if self.origin is None else taken
 
-    def places(self, rows: np.ndarray) -> np.ndarray:
-        """Return positions among the rows that were read."""
-        return rows if self.origin is None else self.origin[rows]
-
-    def whole(self) -> Array:
-        """Return all rows as the model sees them."""
-        return next(self.batches(max(len(self), 1))).inputs
-
-    def batches(self, size: int) -> Iterator[Batch]:
-        """Yield the examples in order, `size` at a time, as the model sees them."""
-        for rows, part in self.chunks(size):
-            X = part.X if self.transform is None else self.transform(part.X)
-            yield Batch(rows, self._as_inputs(X), part.codes, part.weights)
-
-    def _as_inputs(self, X: Any) -> Any:
-        return as_matrix(X).astype(np.float64, copy=False)
+    def chunks(self, size: int) -> Iterator[tuple[np.ndarray, Self]]:
+        """Yield consecutive positions, `size` at a time, and the examples there, in float64."""
+        for rows, part in super().chunks(size):
+            yield rows, replace(part, X=part.X.astype(np.float64, copy=False))
 
 
 class FittedOracle(Oracle):
@@ -127,8 +90,7 @@ class FittedOracle(Oracle):
             self.likelihood = "auto" if self._wanted is None else self._wanted.name
         elif not auto and likelihood != fixed:
             raise ExemplaError(
-                f"{type(unwrap(model).model).__name__} defines its own likelihood: leave "
-                "likelihood at 'auto'."
+                f"{type(unwrap(model).model).__name__} has its own likelihood: leave it at 'auto'."
             )
         if is_fitted(model):
             self._bind()
@@ -138,11 +100,6 @@ class FittedOracle(Oracle):
         other = copy(self)
         other._as_test = True
         return other
-
-    @property
-    def classes(self) -> np.ndarray | None:
-        """The labels in the order of their codes; None for a regression."""
-        return self._classes
 
     # ---- parameters
 
@@ -184,24 +141,19 @@ class FittedOracle(Oracle):
         """Learn from the training data what scores depend on; `layers` are set after this."""
 
     @property
-    def _features(self) -> int:
+    def n_features(self) -> int:
         """Number of columns of X that the model sees."""
         return int(self._last.n_features_in_)
 
     @property
-    def _classes(self) -> np.ndarray | None:
-        """The model's classes; None for a regression."""
+    def classes(self) -> np.ndarray | None:
+        """The labels in the order of their codes; None for a regression."""
         found = getattr(self._last, "classes_", None)
         return None if found is None else np.asarray(found)
 
-    @property
-    def _n_outputs(self) -> int:
-        """Numbers per row that the model puts out."""
-        return 1
-
-    def _row_weights(self, codes: Any, sample_weight: np.ndarray | None) -> np.ndarray | None:
-        """Return the training weight of each row, class weights included."""
-        return sample_weight
+    def _class_weights(self, codes: Any, weights: np.ndarray | None) -> np.ndarray | None:
+        """Return the weight of each class in training; None if all are 1."""
+        return None
 
     # ---- reading
 
@@ -236,7 +188,7 @@ class FittedOracle(Oracle):
             self._bind()
         problems: list[str] = []
         given = unpack(data, problems)
-        X, transform = self._check_rows(given.X, problems)
+        X = self._check_rows(given.X, problems)
         labels = None if given.y is None else plain_labels(given.y)
         codes = None
         if labels is not None and self.needs_labels:
@@ -249,24 +201,53 @@ class FittedOracle(Oracle):
                 "here"
             )
         refuse_data(problems, role)
-        weights = self._row_weights(codes, given.weights) if role == "train" else None
-        examples = self._examples(X, transform, role, codes=codes, weights=weights, labels=labels,
+        weights = given.weights if role == "train" else None
+        if role == "train" and codes is not None and self.classes is not None:
+            each = self._class_weights(codes, weights)
+            if each is not None:
+                weights = each[codes] if weights is None else each[codes] * weights
+        examples = self._examples(X, role, codes=codes, weights=weights, labels=labels,
                                   ids=given.ids, needs_labels=self.needs_labels)  # fmt: skip
         if role == "train":
             self._learn(examples, 1.0 if given.weights is None else float(given.weights.mean()))
         return examples
 
-    def _check_rows(self, X: Any, problems: list[str]) -> tuple[Any, Any]:
-        """Return the checked rows and the transform that remains."""
+    def _check_rows(self, X: Any, problems: list[str]) -> Any:
+        """Return the rows as the model sees them; None if there is a problem.
+
+        They are checked after the pipeline's own steps, which may impute missing values.
+        """
+        what, after = "X", ""
         if self._transform is None:
             self._check_columns(X, problems)
-            X = _try_matrix(X, "X", problems)
-        if X is None:
-            return None, None
-        X, transform = check_rows(X, self._transform, self._features, problems)
-        if self.dense_only and X is not None and is_sparse(X):
+        else:
+            what, after = "the transformed X", " after the pipeline's transformations"
+            try:
+                X = self._transform(X)
+            except Exception as error:  # whatever a user's transformer raises, the data cause it
+                problems.append(f"the pipeline's steps before the model refuse X ({error})")
+                return None
+        try:
+            X = as_matrix(X)
+        except OverflowError:
+            problems.append(f"{what} has integers beyond the range of float64 (about 1e308)")
+            return None
+        except (TypeError, ValueError) as error:
+            problems.append(f"{what} is not a table of real numbers ({error})")
+            return None
+        if X.ndim != 2:
+            problems.append(f"X must have 2 dimensions (rows and features), not {X.ndim}")
+        elif X.shape[1] != self.n_features:
+            wide, fitted = X.shape[1], self.n_features
+            problems.append(f"X has {wide} features but the model was fitted on {fitted}")
+        elif len(bad := _bad_rows(X)):
+            where = f"NaN or infinite values in {listing(bad)}{after}"
+            problems.append(f"X has {where}: impute them or leave those rows out")
+        elif self.dense_only and is_sparse(X):
             problems.append(f"X is sparse, and {type(self._last).__name__} needs a dense array")
-        return X, transform
+        else:
+            return X
+        return None
 
     def _check_columns(self, X: Any, problems: list[str]) -> None:
         """Compare column names with the model's."""
@@ -274,18 +255,19 @@ class FittedOracle(Oracle):
         if names is None or not hasattr(X, "columns"):
             return
         given, fitted = list(X.columns), list(names)
-        if given != fitted and sorted(map(str, given)) == sorted(map(str, fitted)):
+        new = [one for one in given if one not in fitted]
+        if given != fitted and len(given) == len(fitted):
             problems.append(
-                "X has the model's columns in another order: use X[model.feature_names_in_]"
+                f"X has columns the model was not fitted on: {new[:5]}"
+                if new
+                else "X has the model's columns in another order: use X[model.feature_names_in_]"
             )
-        elif given != fitted and len(given) == len(fitted):
-            new = [one for one in given if one not in fitted]
-            problems.append(f"X has columns the model was not fitted on: {new[:5]}")
 
-    def _examples(self, X: Any, transform: Any, role: str, **fields: Any) -> Any:
-        made = nbytes_of(X) if self._transform is not None and transform is None else 0
-        is_test = self._as_test or role == "test"
-        return SklearnExamples(X, transform=transform, made_bytes=made, is_test=is_test, **fields)
+    def _examples(self, X: Any, role: str, **fields: Any) -> Any:
+        made = 0 if self._transform is None else nbytes_of(X)
+        return SklearnExamples(
+            X, made_bytes=made, is_test=self._as_test or role == "test", **fields
+        )
 
     # ---- labels
 
@@ -293,23 +275,27 @@ class FittedOracle(Oracle):
         """Encode labels for the likelihood: numbers for a regression, otherwise class codes."""
         if self._unwrapped.labels is not None:
             labels = self._unwrapped.labels.inside(labels)
-        classes = self._classes
+        classes = self.classes
         if classes is None:
             family = getattr(self, "family", None)
             return _encode_numbers(labels, self._n_outputs, family, problems)
         codes = _encode_classes(labels, classes, problems)
         if role == "train" and codes is not None and len(np.unique(codes)) < 2:
-            problems.append(
-                f"all labels are {show_values([classes[codes[0]]])}: training data need two classes"
-            )
+            only = show_values(classes[codes[:1]])
+            problems.append(f"all labels are {only}: training data need two classes")
         return codes
+
+    @property
+    def _n_outputs(self) -> int:
+        """Numbers per row that the model puts out."""
+        return 1
 
     def _check_labels(self, examples: Any, labels: Labels) -> None:
         if labels == "true" and examples.codes is None and self.needs_labels:
             raise ExemplaError(
                 "These examples have no labels: give (X, y), or ask for labels='predicted'."
             )
-        if labels == "predicted" and self._classes is None and self.needs_labels:
+        if labels == "predicted" and self.classes is None and self.needs_labels:
             raise ExemplaError(
                 f"Under its own prediction a {self.likelihood} model's score is zero, so "
                 "there is nothing to explain: give the true values as (X, y)."
@@ -318,27 +304,31 @@ class FittedOracle(Oracle):
     # ---- predictions
 
     @abstractmethod
-    def _batches(self, examples: Any, copies: int = 1) -> Iterator[Batch]:
-        """Yield batches whose factors, `copies` rows per example, stay within BATCH_BYTES."""
+    def _batch_rows(self, examples: Any, copies: int = 1) -> int:
+        """Return the rows per batch whose factors, `copies` each, stay within BATCH_BYTES."""
 
     @abstractmethod
-    def _predicted(self, batch: Batch) -> np.ndarray:
+    def _predicted(self, part: Any) -> np.ndarray:
         """Return predictions in the model's own vocabulary."""
 
     @abstractmethod
-    def _log_prob(self, batch: Batch) -> np.ndarray:
-        """Return log p(y | x, θ̂) at the batch's labels."""
+    def _log_prob(self, part: Any) -> np.ndarray:
+        """Return log p(y | x, θ̂) at the given labels."""
+
+    def _batches(self, examples: Any, copies: int = 1) -> Iterator[tuple[np.ndarray, Any]]:
+        """Yield positions and the examples there, in order."""
+        return examples.chunks(self._batch_rows(examples, copies))
 
     def predict(self, examples: Any) -> np.ndarray:
         """Return the model's predictions, in the user's label vocabulary."""
-        found = np.concatenate([self._predicted(batch) for batch in self._batches(examples)])
+        found = np.concatenate([self._predicted(part) for _, part in self._batches(examples)])
         labels = self._unwrapped.labels
         return found if labels is None else labels.outside(found)
 
     def log_likelihood(self, examples: Any) -> np.ndarray:
         """Return log p(y | x, θ̂) of each example under its given label."""
         self._check_labels(examples, "true")
-        return np.concatenate([self._log_prob(batch) for batch in self._batches(examples)])
+        return np.concatenate([self._log_prob(part) for _, part in self._batches(examples)])
 
 
 class OutputOracle(FittedOracle):
@@ -353,7 +343,7 @@ class OutputOracle(FittedOracle):
     """Probability below which a class is dropped from the Fisher."""
 
     @abstractmethod
-    def _forward(self, inputs: Any) -> tuple[np.ndarray, Any]:
+    def _forward(self, part: Any) -> tuple[np.ndarray, Any]:
         """Return the outputs of a batch, and what `_factors` needs."""
 
     @abstractmethod
@@ -366,7 +356,7 @@ class OutputOracle(FittedOracle):
 
     def _fit_family(self, train: Any, advice: str) -> Likelihood:
         """Return the likelihood with its scale estimated from the training residuals."""
-        parts = [(self._forward(b.inputs)[0], b.codes) for b in self._batches(train)]
+        parts = [(self._forward(part)[0], part.codes) for _, part in self._batches(train)]
         outputs, y = (np.concatenate(part) for part in zip(*parts, strict=True))
         fitted = self.family.fitted(outputs, y, train.weights)
         in_squares = isinstance(fitted, Gaussian | Huber | AsymmetricLaplace)
@@ -381,41 +371,36 @@ class OutputOracle(FittedOracle):
     def scores(self, examples: Any, labels: Labels = "true") -> Iterator[ScoreRows]:
         """Yield one row per example, in order, in batches."""
         self._check_labels(examples, labels)
-        for batch in self._batches(examples):
-            outputs, state = self._forward(batch.inputs)
-            y = batch.codes if labels == "true" else self.family.predict(outputs)
+        for positions, part in self._batches(examples):
+            outputs, state = self._forward(part)
+            y = part.codes if labels == "true" else self.family.predict(outputs)
             g = self.family.score(outputs, y)
-            if batch.weights is not None:
-                g = g * batch.weights[:, None]
-            yield ScoreRows(batch.positions, self._factors(state, g, None))
+            if part.weights is not None:
+                g = g * part.weights[:, None]
+            yield ScoreRows(positions, self._factors(state, g, None))
 
     def fisher_rows(self, examples: Any) -> Iterator[ScoreRows]:
         """Yield rows whose outer products sum to each example's Fisher, in batches."""
-        for batch in self._batches(examples, self._n_outputs):
-            outputs, state = self._forward(batch.inputs)
-            at, root = self.family.curvature_root(outputs, batch.codes, self._cut)
-            if batch.weights is not None:
-                root = root * np.sqrt(batch.weights[at])[:, None]
-            rows = ScoreRows(batch.positions[at], self._factors(state, root, at))
-            yield self._counted(rows, outputs, batch)
+        for positions, part in self._batches(examples, self._n_outputs):
+            outputs, state = self._forward(part)
+            at, root = self.family.curvature_root(outputs, part.codes, self._cut)
+            if part.weights is not None:
+                root = root * np.sqrt(part.weights[at])[:, None]
+            counted = None
+            if not self._cut:
+                counted = len(self.family.curvature_root(outputs, part.codes, CLASS_CUT)[0])
+            yield ScoreRows(positions[at], self._factors(state, root, at), counted)
 
-    def _counted(self, rows: ScoreRows, outputs: np.ndarray, batch: Batch) -> ScoreRows:
-        return rows
+    def _predicted(self, part: Any) -> np.ndarray:
+        found = self.family.predict(self._forward(part)[0])
+        return found if self.classes is None else self.classes[found]
 
-    def _predicted(self, batch: Batch) -> np.ndarray:
-        found = self.family.predict(self._forward(batch.inputs)[0])
-        return found if self._classes is None else self._classes[found]
-
-    def _log_prob(self, batch: Batch) -> np.ndarray:
-        return self.family.log_prob(self._forward(batch.inputs)[0], batch.codes)
+    def _log_prob(self, part: Any) -> np.ndarray:
+        return self.family.log_prob(self._forward(part)[0], part.codes)
 
 
 def keep_layers(names: list[str], wanted: Sequence[str] | str | None) -> list[int]:
-    """Return the positions of the wanted layers, given by name or glob; all of them for None.
-
-    >>> keep_layers(["layer0", "layer1", "layer2"], ["layer2", "*0"])
-    [0, 2]
-    """
+    """Return the positions of the wanted layers, given by name or glob; all of them for None."""
     if wanted is None:
         return list(range(len(names)))
     globs = [wanted] if isinstance(wanted, str) else wanted
@@ -430,81 +415,21 @@ def keep_layers(names: list[str], wanted: Sequence[str] | str | None) -> list[in
     return [i for i, name in enumerate(names) if any(fnmatch.fnmatchcase(name, g) for g in globs)]
 
 
-# ---- rows
+# ---- rows, labels and class weights
 
 
-def check_rows(
-    X: Any, transform: Callable[[Any], Any] | None, features: int, problems: list[str]
-) -> tuple[Any, Callable[[Any], Any] | None]:
-    """Check every row as the model will see it; return the rows to keep and the transform left.
-
-    Rows are checked after the pipeline's own steps, which may impute missing values.
-    """
-    n, chunks, kept, bad = n_rows(X), [], 0, []
-    for start in range(0, n, CHUNK_ROWS):
-        matrix = take_rows(X, np.arange(start, min(start + CHUNK_ROWS, n)))
-        if transform is not None:
-            try:
-                matrix = transform(matrix)
-            except Exception as error:  # whatever a user's transformer raises, the data cause it
-                problems.append(f"the pipeline's steps before the model refuse X ({error})")
-                return None, None
-            matrix = _try_matrix(matrix, "the transformed X", problems)
-            if matrix is None:
-                return None, None
-        if matrix.ndim != 2:
-            problems.append(f"X must have 2 dimensions (rows and features), not {matrix.ndim}")
-            return None, None
-        if matrix.shape[1] != features:
-            wide = matrix.shape[1]
-            problems.append(f"X has {wide} features but the model was fitted on {features}")
-            return None, None
-        bad.append(start + np.flatnonzero(~_finite_rows(matrix)))
-        if transform is not None and kept <= MAX_KEPT_BYTES:
-            kept += nbytes_of(matrix)
-            chunks.append(matrix)
-    rows = np.concatenate(bad)
-    if len(rows):
-        problems.append(
-            f"X has NaN or infinite values in {listing(rows)}"
-            + ("" if transform is None else " after the pipeline's transformations")
-            + ": impute them or leave those rows out"
-        )
-        return None, None
-    if transform is None or kept > MAX_KEPT_BYTES:
-        return X, transform
-    stack = sp.vstack(chunks, format="csr") if is_sparse(chunks[0]) else np.vstack(chunks)
-    return stack, None
-
-
-def _try_matrix(X: Any, what: str, problems: list[str]) -> Array | None:
-    try:
-        return as_matrix(X)
-    except OverflowError:
-        problems.append(f"{what} has integers beyond the range of float64 (about 1e308)")
-    except (TypeError, ValueError) as error:
-        problems.append(f"{what} is not a table of real numbers ({error})")
-    return None
-
-
-def _finite_rows(X: Array) -> np.ndarray:
-    if not is_sparse(X):
-        return np.isfinite(X).all(axis=1)
-    fine = np.ones(X.shape[0], dtype=bool)
-    culprits = np.flatnonzero(~np.isfinite(X.data))
-    fine[np.searchsorted(X.indptr, culprits, side="right") - 1] = False
-    return fine
-
-
-# ---- labels and class weights
+def _bad_rows(X: Array) -> np.ndarray:
+    """Return the positions of rows with NaN or infinite values."""
+    values = X.data if is_sparse(X) else X
+    with np.errstate(all="ignore"):
+        if np.isfinite(values.sum(dtype=np.float64)):  # needs no array as large as X
+            return np.empty(0, dtype=np.int64)
+    where = np.nonzero(~np.isfinite(values))[0]
+    return np.unique(np.searchsorted(X.indptr, where, side="right") - 1 if is_sparse(X) else where)
 
 
 def _encode_classes(y: np.ndarray, classes: np.ndarray, problems: list[str]) -> np.ndarray | None:
-    """Return the position of each label among the model's classes.
-
-    >>> _encode_classes(np.array(["spam", "ham"]), np.array(["ham", "spam"]), [])
-    array([1, 0])
-    """
+    """Return the position of each label among the model's classes; None if there is a problem."""
     if y.ndim != 1:
         problems.append(f"y must hold one label per row, but has shape {y.shape}")
         return None
@@ -525,11 +450,7 @@ def _encode_classes(y: np.ndarray, classes: np.ndarray, problems: list[str]) -> 
 
 
 def show_values(values: Any, show: int = 10) -> str:
-    """Format values for a message, without NumPy's type names.
-
-    >>> show_values(np.array(["ham", "spam"])), show_values([np.float64(0.5), 3], show=1)
-    ("'ham', 'spam'", '0.5 and 1 more')
-    """
+    """Format values for a message, without NumPy's type names."""
     plain = [v.item() if isinstance(v, np.generic) else v for v in list(values)[:show]]
     more = len(values) - show
     return ", ".join(map(repr, plain)) + (f" and {more} more" if more > 0 else "")
@@ -547,53 +468,38 @@ def _encode_numbers(
     except (TypeError, ValueError):
         problems.append("y must be numeric for a regression model")
         return None
-    width = 1 if y.ndim == 1 else y.shape[1]
-    if y.ndim > 2 or width != outputs:
+    if y.ndim > 2 or (1 if y.ndim == 1 else y.shape[1]) != outputs:
         problems.append(f"y has shape {y.shape}, but the model has {outputs} output(s) per row")
         return None
-    by_row = y.reshape(len(y), -1)
-    largest = float(np.abs(by_row).max())
-    power = likelihood.power if isinstance(likelihood, Tweedie) else 0
-
-    def rows(wrong: np.ndarray) -> str:
-        return listing(np.flatnonzero(wrong.any(axis=1)))
-
-    problem = ""
-    if not np.isfinite(largest):
-        problem = f"y is NaN or infinite in {rows(~np.isfinite(by_row))}"
-    elif largest > _LARGEST_TARGET or 0 < largest < _SMALLEST_TARGET:
-        problem = (
-            f"y has a magnitude of {largest:.0e}, whose square cannot be represented in float64: "
-            "rescale y and fit the model again"
-        )
-    elif isinstance(likelihood, Poisson) and np.any(by_row < 0):
-        problem = f"y is negative in {rows(by_row < 0)}, which a Poisson count cannot be"
-    elif power >= 1 and np.any(low := by_row <= 0 if power >= 2 else by_row < 0):
-        least = "above zero" if power >= 2 else "zero or more"
-        problem = f"y is not {least} in {rows(low)}, which a Tweedie model of power {power:g} "
-        problem += "requires"
-    problems += [problem] if problem else []
-    return None if problem else y
+    size, power = np.abs(y), getattr(likelihood, "power", float(isinstance(likelihood, Poisson)))
+    extreme = (size > _LARGEST_TARGET) | (0 < size.max() < _SMALLEST_TARGET)
+    for wrong, problem in (
+        (~np.isfinite(y), "is NaN or infinite in {}"),
+        (extreme, "has squares that float64 cannot hold in {}: rescale y and fit the model again"),
+        ((y < 0) & (power >= 1), "is negative in {}, which this model's likelihood excludes"),
+        ((y == 0) & (power >= 2), "is zero in {}, which this model's likelihood excludes"),
+    ):
+        if wrong.any():
+            rows = np.flatnonzero(wrong.reshape(len(y), -1).any(axis=1))
+            problems.append(f"y {problem.format(listing(rows))}")
+            return None
+    return y
 
 
 def class_weights(
     class_weight: dict | str | None,
-    classes: np.ndarray,
+    classes: np.ndarray | None,
     codes: np.ndarray,
-    weights: np.ndarray | None,
-) -> np.ndarray:
-    """Return the weight of each class.
+    weights: np.ndarray | None = None,
+) -> np.ndarray | None:
+    """Return the weight of each class; None if all are 1.
 
     "balanced" gives class c the weight n / (C·n_c), where n and n_c are sums of `weights` if given.
-
-    >>> class_weights("balanced", np.array(["a", "b"]), np.array([0, 0, 0, 1]), None)
-    array([0.66666667, 2.        ])
     """
-    if class_weight is None:
-        return np.ones(len(classes))
+    if class_weight is None or classes is None:
+        return None
     if isinstance(class_weight, dict):
         return np.array([class_weight.get(label, 1.0) for label in classes.tolist()])
     counts = np.bincount(codes, weights=weights, minlength=len(classes)).astype(np.float64)
-    present = counts > 0
-    balanced = counts.sum() / (len(classes) * np.where(present, counts, 1.0))
-    return np.where(present, balanced, 1.0)
+    balanced = counts.sum() / (len(classes) * np.where(counts > 0, counts, 1.0))
+    return np.where(counts > 0, balanced, 1.0)

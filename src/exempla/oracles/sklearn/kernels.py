@@ -28,7 +28,7 @@ from exempla.data import n_rows, take_rows
 from exempla.errors import UnsupportedModelError
 from exempla.oracles.likelihoods import Bernoulli, Gaussian, Likelihood
 from exempla.oracles.sklearn.losses import Margin, Tube
-from exempla.oracles.sklearn.oracle import DenseModel, margin_note, one_vs_rest_signs, tube_note
+from exempla.oracles.sklearn.oracle import DenseModel
 
 __all__ = ["read_kernel"]
 
@@ -39,13 +39,7 @@ _ROUNDING_SHARE = 1e-10
 
 @dataclass(frozen=True)
 class _Span:
-    """Coordinates of x in the span of landmark rows in the kernel's feature space.
-
-    >>> span = _Span.of(np.array([[1.0, 0.0], [0.0, 2.0]]), lambda a, b: a @ b.T)
-    >>> phi = span(np.array([[3.0, 4.0]]))
-    >>> float((phi @ phi.T).round(9)[0, 0])  # 3² + 4²
-    25.0
-    """
+    """Coordinates of x in the span of landmark rows in the kernel's feature space."""
 
     landmarks: Array
     kernel: Callable[[Array, Array], np.ndarray]
@@ -113,7 +107,8 @@ class _Machine:
 # ---- support vectors
 
 
-def _svm_kernel(model: Any) -> Callable[[Array, Array], np.ndarray]:
+def _vectors(model: Any, duals: np.ndarray) -> _Machine:
+    """Return the machine of a support vector model."""
     if model.kernel == "precomputed" or callable(model.kernel):
         raise UnsupportedModelError(
             f"{type(model).__name__} with a precomputed or callable kernel does not keep the rows "
@@ -121,14 +116,10 @@ def _svm_kernel(model: Any) -> Callable[[Array, Array], np.ndarray]:
         )
     # fit resolves gamma="scale" and stores it only here
     given = {"gamma": model._gamma, "degree": model.degree, "coef0": model.coef0}
-    return partial(pairwise_kernels, metric=model.kernel, filter_params=True, **given)
-
-
-def _vectors(model: Any, duals: np.ndarray) -> _Machine:
-    """Return the machine of a support vector model."""
+    kernel = partial(pairwise_kernels, metric=model.kernel, filter_params=True, **given)
     rows, bias = model.support_vectors_, np.array(model.intercept_, dtype=np.float64)
     kept = sp.csr_array(rows) if is_sparse(rows) else np.array(rows, dtype=np.float64)
-    return _Machine(kept, duals, _svm_kernel(model), bias)
+    return _Machine(kept, duals, kernel, bias)
 
 
 def _svc(model: SVC) -> DenseModel:
@@ -138,7 +129,6 @@ def _svc(model: SVC) -> DenseModel:
         1 / model.C,
         classes=np.asarray(model.classes_),
         class_weight=model.class_weight,
-        note=margin_note(model, "hinge"),
     )
 
 
@@ -151,7 +141,7 @@ def _pairs(model: SVC) -> tuple[np.ndarray, np.ndarray]:
     coefficients = _plain(model.dual_coef_)
     n_classes = len(model.classes_)
     if n_classes == 2:
-        return coefficients, one_vs_rest_signs(2)
+        return coefficients, Margin.one_vs_rest("hinge", 2).signs
     owner = np.repeat(np.arange(n_classes), model.n_support_)
     rows, signs = [], []
     for i in range(n_classes):
@@ -160,11 +150,6 @@ def _pairs(model: SVC) -> tuple[np.ndarray, np.ndarray]:
             rows.append(np.where(owner == j, coefficients[i], row))
             signs.append((np.arange(n_classes) == i) * 1.0 - (np.arange(n_classes) == j))
     return np.array(rows), np.array(signs).T
-
-
-def _svr(model: SVR) -> DenseModel:
-    machine = _vectors(model, _plain(model.dual_coef_))
-    return machine.dense(Tube(float(model.epsilon)), 1 / model.C, note=tube_note(model, False))
 
 
 def _plain(duals: Any) -> np.ndarray:
@@ -231,14 +216,12 @@ def _gpc(model: GaussianProcessClassifier) -> DenseModel:
     return machine.dense(Bernoulli(), 1.0, classes=classes, note=note)
 
 
-_READERS: dict[type, Callable[[Any], DenseModel]] = {
-    SVC: _svc,
-    SVR: _svr,
-    GaussianProcessRegressor: _gpr,
-    GaussianProcessClassifier: _gpc,  # two classes; see wrappers.py for more
-}
-
-
 def read_kernel(model: Any) -> DenseModel:
     """Read a fitted kernel machine as a linear model in the kernel's feature space."""
-    return next(read(model) for kind, read in _READERS.items() if isinstance(model, kind))
+    if isinstance(model, SVC):
+        return _svc(model)
+    if isinstance(model, SVR):
+        machine = _vectors(model, _plain(model.dual_coef_))
+        return machine.dense(Tube(float(model.epsilon)), 1 / model.C)
+    # a classifier of two classes; see wrappers.py for more
+    return _gpr(model) if isinstance(model, GaussianProcessRegressor) else _gpc(model)

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
-from scipy.special import erf, expit, gammaln
+from scipy.special import erf, expit, gammaln, xlogy
 
-from exempla.errors import ExemplaError, UnsupportedModelError
-from exempla.oracles.likelihoods import Likelihood
+from exempla.errors import UnsupportedModelError
+from exempla.oracles.likelihoods import Likelihood, known
 
 CORNER = 0.1
 """Width over which a corner is rounded: in margin units, or relative to a tube's mean error."""
@@ -27,21 +27,20 @@ CORNER = 0.1
 
 @dataclass(frozen=True)
 class _OneNumber(Likelihood):
-    """A number with one output f. The formulas of subclasses are per row: f and y are (n,)."""
+    """A number with one output f. The formulas of subclasses are per row: f and y are (n,).
+
+    They are log p, its slope ∂ log p/∂f, its Fisher E[slope²] as a function of f, and the terms
+    whose weighted mean over the training data is the scale.
+    """
 
     scale: float | None = field(default=None, kw_only=True)
     """The scale of the errors; None: estimated from the training data."""
-    scale_name = ""
-    """What the scale is called in messages."""
     discrete = False
+
     _scale_terms: ClassVar[Callable[..., np.ndarray]]
-    """(f, y) -> numbers whose weighted mean over the training data is the scale."""
     _log_p: ClassVar[Callable[..., np.ndarray]]
-    """(f, y) -> log p."""
     _slope: ClassVar[Callable[..., np.ndarray]]
-    """(f, y) -> ∂ log p / ∂ f."""
     _fisher: ClassVar[Callable[..., Any]]
-    """f -> E[(∂ log p / ∂ f)²]."""
 
     def fitted(self, outputs: np.ndarray, y: Any, weights: Any = None) -> _OneNumber:
         """Return a copy with the scale estimated, unless it was given."""
@@ -52,11 +51,7 @@ class _OneNumber(Likelihood):
 
     @property
     def _known_scale(self) -> float:
-        if self.scale is None:
-            raise ExemplaError(
-                f"The {self.scale_name} is unknown before the training data are read."
-            )
-        return self.scale
+        return known(self.scale, self.name)
 
     @property
     def loss_scale(self) -> float:
@@ -88,16 +83,11 @@ class Tweedie(_OneNumber):
     Minimum deviance is maximum likelihood for every dispersion φ (`scale`), so φ is estimated
     afterwards (Pearson). Where the density has no closed form, log p is its saddlepoint
     approximation, which is exact in everything that depends on the mean.
-
-    >>> import numpy as np
-    >>> Tweedie(2.0, scale=0.5).score(np.zeros((1, 1)), np.array([3.0]))
-    array([[4.]])
     """
 
     power: float
     log_link: bool = True
     name = "tweedie"
-    scale_name = "dispersion of the Tweedie likelihood"
 
     def _scale_terms(self, f: np.ndarray, y: np.ndarray) -> np.ndarray:
         mean = self._mean(f)
@@ -112,9 +102,8 @@ class Tweedie(_OneNumber):
             ratio, shape = y / mean, 1 / phi
             return shape * np.log(shape * ratio) - shape * ratio - gammaln(shape) - np.log(y)
         # at y = 0 (possible for powers below 2) log p consists of the first term alone
-        spread = np.where(y > 0, 2 * math.pi * phi * np.where(y > 0, y, 1.0) ** self.power, 1.0)
-        if self.power <= 0:
-            spread = np.full(y.shape, 2 * math.pi * phi)
+        spread = 2 * math.pi * phi * y**self.power
+        spread = np.where(spread > 0, spread, 1.0)
         return -_half_deviance(y, mean, self.power) / phi - np.log(spread) / 2
 
     def _slope(self, f: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -130,12 +119,10 @@ class Tweedie(_OneNumber):
 
 
 def _half_deviance(y: np.ndarray, mean: np.ndarray, p: float) -> np.ndarray:
-    """∫_μ^y (y − t)/t^p dt."""
-    if p == 0:
-        return (y - mean) ** 2 / 2
+    """Return ∫_μ^y (y − t)/t^p dt for a power other than 2."""
     if p == 1:
-        return np.where(y > 0, y * np.log(np.where(y > 0, y, 1.0) / mean), 0.0) - y + mean
-    own = np.where(y > 0, np.where(y > 0, y, 1.0) ** (2 - p), 0.0) / ((1 - p) * (2 - p))
+        return xlogy(y, y / mean) - y + mean
+    own = y ** (2 - p) / ((1 - p) * (2 - p))
     return own - y * mean ** (1 - p) / (1 - p) + mean ** (2 - p) / (2 - p)
 
 
@@ -145,15 +132,10 @@ class Huber(_OneNumber):
 
     −log p = h(r)/s² + log Z with h = r²/2 up to δ and δ|r| − δ²/2 beyond. `scale` is s², which is
     estimated from E[r·h′(r)] = s² if it is not given.
-
-    >>> import numpy as np
-    >>> Huber(1.0, scale=1.0).score(np.zeros((2, 1)), np.array([0.5, 7.0])).ravel()
-    array([0.5, 1. ])
     """
 
     threshold: float
     name = "huber"
-    scale_name = "scale of the Huber likelihood"
 
     def _scale_terms(self, f: np.ndarray, y: np.ndarray) -> np.ndarray:
         return (y - f) * np.clip(y - f, -self.threshold, self.threshold)
@@ -185,16 +167,10 @@ class AsymmetricLaplace(_OneNumber):
 
     ρ_τ(u) = u·(τ − [u < 0]) is the pinball loss; τ = ½ is absolute error. The scale b is estimated
     afterwards as the mean pinball loss of the training data.
-
-    >>> import numpy as np
-    >>> low = AsymmetricLaplace(0.25).fitted(np.zeros((2, 1)), np.array([1.0, -1.0]))
-    >>> low.scale, low.score(np.zeros((2, 1)), np.array([1.0, -1.0])).ravel()
-    (0.5, array([ 0.5, -1.5]))
     """
 
     quantile: float
     name = "asymmetric laplace"
-    scale_name = "scale of the asymmetric Laplace likelihood"
 
     def _scale_terms(self, f: np.ndarray, y: np.ndarray) -> np.ndarray:
         return (y - f) * (self.quantile - (y < f))  # pinball loss
@@ -217,7 +193,20 @@ class AsymmetricLaplace(_OneNumber):
 
 
 class _Loss(Likelihood):
-    """A loss that defines no label distribution."""
+    """A loss V that defines no label distribution."""
+
+    words = ""
+    """The loss in words, for notes."""
+
+    @abstractmethod
+    def _derivatives(self, outputs: np.ndarray, y: np.ndarray) -> tuple[Any, ...]:
+        """Return −V, −V′ and V″ of each output, (n, outputs) each."""
+
+    def log_prob(self, outputs: np.ndarray, y: np.ndarray) -> np.ndarray:
+        return self._derivatives(outputs, y)[0].sum(axis=1)
+
+    def score(self, outputs: np.ndarray, y: np.ndarray) -> np.ndarray:
+        return self._derivatives(outputs, y)[1]
 
     def fisher_root(self, outputs: Any, cut: float = 0.0) -> tuple[Any, Any]:
         raise UnsupportedModelError(
@@ -226,18 +215,26 @@ class _Loss(Likelihood):
         )
 
     def curvature_root(self, outputs: Any, y: Any, cut: float = 0.0) -> tuple[Any, Any]:
-        """Return a root of −∂g/∂outputs at these labels, and the example of each row."""
+        """Return a root of V″ at these labels, and the example of each row."""
         if y is None:
             return self.fisher_root(outputs)
-        curvature = self._curvature(outputs, y)
+        curvature = self._derivatives(outputs, y)[2]
         rows, columns = np.nonzero(curvature > 0)
         root = np.zeros((len(rows), outputs.shape[1]))
         root[np.arange(len(rows)), columns] = np.sqrt(curvature[rows, columns])
         return rows, root
 
-    @abstractmethod
-    def _curvature(self, outputs: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """Return V″ of each output."""
+
+def _ramp(z: np.ndarray, corner: float | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return max(0, z) with its corner rounded, or its square if `corner` is None.
+
+    The first and second derivatives come with it.
+    """
+    if corner is None:
+        ramp = np.maximum(z, 0)
+        return ramp**2, 2 * ramp, 2.0 * (z > 0)
+    q = expit(z / corner)
+    return corner * np.logaddexp(0, z / corner), q, q * (1 - q) / corner
 
 
 @dataclass(frozen=True)
@@ -246,11 +243,6 @@ class Margin(_Loss):
 
     `signs` is (classes, outputs) with entries −1, 0, 1: one output for two classes, one per class
     for one-vs-rest, one per pair of classes for one-vs-one (0 for the classes not in the pair).
-
-    >>> import numpy as np
-    >>> two = Margin("squared_hinge", np.array([[-1.0], [1.0]]))
-    >>> two.score(np.array([[0.5], [2.0]]), np.array([1, 1])).ravel()
-    array([1., 0.])
     """
 
     loss: str
@@ -259,34 +251,26 @@ class Margin(_Loss):
     name = "margin"
     discrete = True
 
-    def _margins(self, outputs: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    @staticmethod
+    def one_vs_rest(loss: str, classes: int) -> Margin:
+        """Return the loss with one output for two classes, otherwise one per class."""
+        signs = np.array([[-1.0], [1.0]]) if classes == 2 else 2 * np.eye(classes) - 1
+        return Margin(loss, signs)
+
+    @property
+    def words(self) -> str:
+        rounded = ", its corner rounded" if self.loss == "hinge" else ""
+        return f"{self.loss.replace('_', ' ')} loss{rounded}"
+
+    def _derivatives(self, outputs: np.ndarray, y: np.ndarray) -> tuple[Any, ...]:
         signs = self.signs[y]
-        return signs, signs * outputs
-
-    def log_prob(self, outputs: np.ndarray, y: np.ndarray) -> np.ndarray:
-        signs, m = self._margins(outputs, y)
-        if self.loss == "hinge":
-            loss = CORNER * np.logaddexp(0, (1 - m) / CORNER)
-        else:
-            loss = np.maximum(1 - m, 0) ** 2
-            if self.loss == "modified_huber":
-                loss = np.where(m < -1, -4 * m, loss)
-        return -np.sum(loss * np.abs(signs), axis=1)
-
-    def score(self, outputs: np.ndarray, y: np.ndarray) -> np.ndarray:
-        signs, m = self._margins(outputs, y)
-        if self.loss == "hinge":
-            return signs * expit((1 - m) / CORNER)
-        slope = 2 * np.maximum(1 - m, 0)
-        return signs * (np.where(m < -1, 4.0, slope) if self.loss == "modified_huber" else slope)
-
-    def _curvature(self, outputs: np.ndarray, y: np.ndarray) -> np.ndarray:
-        signs, m = self._margins(outputs, y)
-        if self.loss == "hinge":
-            q = expit((1 - m) / CORNER)
-            return np.abs(signs) * q * (1 - q) / CORNER
-        bent = (m < 1) & ((m >= -1) | (self.loss == "squared_hinge"))
-        return np.abs(signs) * 2.0 * bent
+        z = 1 - signs * outputs
+        value, slope, bend = _ramp(z, CORNER if self.loss == "hinge" else None)
+        if self.loss == "modified_huber":  # continues as a straight line
+            value, slope, bend = np.where(
+                z > 2, (4 * z - 4, 4 + 0 * z, 0 * z), (value, slope, bend)
+            )
+        return -value * np.abs(signs), slope * signs, bend * np.abs(signs)
 
     def predict(self, outputs: np.ndarray) -> np.ndarray:
         one_vs_one = np.any(self.signs == 0)
@@ -295,55 +279,35 @@ class Margin(_Loss):
 
 
 @dataclass(frozen=True)
-class Tube(_Loss, _OneNumber):
-    """Support vector regression: the loss is the error's excess over ε, or the square of it.
-
-    `scale` is the width of the rounded corners, CORNER × the mean absolute error (at least ε).
-
-    >>> import numpy as np
-    >>> Tube(1.0, squared=True).score(np.zeros((3, 1)), np.array([0.5, 3.0, -2.0])).ravel()
-    array([ 0.,  4., -2.])
-    """
+class Tube(_Loss):
+    """Support vector regression: the loss is the error's excess over ε, or the square of it."""
 
     epsilon: float
     squared: bool = False
+    corner: float | None = None
+    """Width of the rounded corners: CORNER × the mean absolute error (at least ε)."""
     name = "tube"
-    scale_name = "corner width of the tube loss"
+    discrete = False
+
+    @property
+    def words(self) -> str:
+        return "squared tube loss" if self.squared else "tube loss, its corners rounded"
 
     def fitted(self, outputs: np.ndarray, y: Any, weights: Any = None) -> Tube:
         """Return a copy with its corners rounded; the squared loss has none."""
-        if self.squared or self.scale is not None:
+        if self.squared or self.corner is not None:
             return self
         error = float(np.average(np.abs(_flat(y) - outputs[:, 0]), weights=weights))
-        return replace(self, scale=CORNER * max(error, self.epsilon))
+        return replace(self, corner=CORNER * max(error, self.epsilon))
 
-    @property
-    def loss_scale(self) -> float:
-        return 1.0
+    def _derivatives(self, outputs: np.ndarray, y: np.ndarray) -> tuple[Any, ...]:
+        corner = None if self.squared else known(self.corner, self.name)
+        error = _flat(y)[:, None] - outputs
+        above, below = (_ramp(sign * error - self.epsilon, corner) for sign in (1, -1))
+        return -above[0] - below[0], above[1] - below[1], above[2] + below[2]
 
-    def _excess(self, f: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the excess above and below, in widths of the corner unless it is squared."""
-        width = 1.0 if self.squared else self._known_scale
-        return (y - f - self.epsilon) / width, (f - y - self.epsilon) / width
-
-    def _log_p(self, f: np.ndarray, y: np.ndarray) -> np.ndarray:
-        above, below = self._excess(f, y)
-        if self.squared:
-            return -(np.maximum(above, 0) ** 2 + np.maximum(below, 0) ** 2)
-        return -self._known_scale * (np.logaddexp(0, above) + np.logaddexp(0, below))
-
-    def _slope(self, f: np.ndarray, y: np.ndarray) -> np.ndarray:
-        above, below = self._excess(f, y)
-        if self.squared:
-            return 2 * (np.maximum(above, 0) - np.maximum(below, 0))
-        return expit(above) - expit(below)
-
-    def _curvature(self, outputs: np.ndarray, y: np.ndarray) -> np.ndarray:
-        above, below = self._excess(outputs[:, 0], _flat(y))
-        if self.squared:
-            return 2.0 * ((above > 0) | (below > 0))[:, None]
-        p, q = expit(above), expit(below)
-        return ((p * (1 - p) + q * (1 - q)) / self._known_scale)[:, None]
+    def predict(self, outputs: np.ndarray) -> np.ndarray:
+        return outputs[:, 0]
 
 
 @dataclass(frozen=True)
@@ -352,12 +316,6 @@ class CustomObjective(_Loss):
 
     The loss itself is unknown. `log_prob` is −V up to a constant per example, the integral of the
     gradient from output 0, so that differences between models are right.
-
-    >>> import numpy as np
-    >>> squares = CustomObjective(lambda y, f: (f - y, np.ones_like(f)))
-    >>> squares.log_prob(np.array([[3.0]]), np.array([1.0])) - squares.log_prob(
-    ...     np.array([[1.0]]), np.array([1.0]))
-    array([-2.])
     """
 
     gradient: Callable[[np.ndarray, np.ndarray], tuple[Any, Any]]
@@ -365,29 +323,20 @@ class CustomObjective(_Loss):
     discrete: bool = False
     name = "custom objective"
 
-    def _derivatives(self, outputs: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _derivatives(self, outputs: np.ndarray, y: np.ndarray) -> tuple[Any, ...]:
         given = self.gradient(np.asarray(y, dtype=np.float64), outputs[:, 0])
         first, second = (np.asarray(part, dtype=np.float64) for part in given)
         if first.shape != (len(outputs),) or second.shape != (len(outputs),):
             raise UnsupportedModelError(
-                f"The custom objective returned a gradient of shape {first.shape} and a Hessian of "
-                f"shape {second.shape} for {len(outputs)} rows: exempla supports objectives with "
-                "one output per row."
+                f"The custom objective returned shapes {first.shape} and {second.shape} for "
+                f"{len(outputs)} rows: exempla supports objectives with one output per row."
             )
-        return first, second
+        return None, -first[:, None], second[:, None]
 
     def log_prob(self, outputs: np.ndarray, y: np.ndarray) -> np.ndarray:
         nodes, weights = np.polynomial.legendre.leggauss(16)
-        total = np.zeros(len(outputs))
-        for node, weight in zip((nodes + 1) / 2, weights / 2, strict=True):
-            total -= weight * outputs[:, 0] * self._derivatives(node * outputs, y)[0]
-        return total
-
-    def score(self, outputs: np.ndarray, y: np.ndarray) -> np.ndarray:
-        return -self._derivatives(outputs, y)[0][:, None]
-
-    def _curvature(self, outputs: np.ndarray, y: np.ndarray) -> np.ndarray:
-        return self._derivatives(outputs, y)[1][:, None]
+        slopes = [self.score((node + 1) / 2 * outputs, y)[:, 0] for node in nodes]
+        return outputs[:, 0] * (weights / 2 @ slopes)
 
     def predict(self, outputs: np.ndarray) -> np.ndarray:
         found = outputs[:, 0]

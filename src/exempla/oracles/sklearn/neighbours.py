@@ -14,7 +14,7 @@ the mean of its neighbours under a Gaussian with the variance of the leave-one-o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -23,8 +23,7 @@ import scipy.sparse as sp
 from exempla.errors import ExemplaError
 from exempla.oracles.base import Labels, Layer, ScoreRows
 from exempla.oracles.factors import Factors
-from exempla.oracles.likelihoods import Likelihood
-from exempla.oracles.sklearn.base import Batch, FittedOracle, SklearnExamples
+from exempla.oracles.sklearn.base import FittedOracle, SklearnExamples, keep_layers
 
 MAX_ROWS = 6144
 """Training rows that can each be a parameter: the kernel of all pairs has to fit in memory."""
@@ -32,17 +31,7 @@ _BATCH_ROWS = 1024
 
 
 class NeighbourOracle(FittedOracle):
-    """Scores of KNeighborsClassifier and KNeighborsRegressor.
-
-    >>> from sklearn.datasets import load_iris
-    >>> from sklearn.neighbors import KNeighborsClassifier
-    >>> X, y = load_iris(return_X_y=True)
-    >>> oracle = NeighbourOracle(KNeighborsClassifier(3).fit(X, y))
-    >>> train = oracle.read((X, y), role="train")
-    >>> rows = next(oracle.scores(oracle.read((X[:1], y[:1]), role="test")))
-    >>> rows.factors[0].a.nnz  # an entry for each neighbour
-    3
-    """
+    """Scores of KNeighborsClassifier and KNeighborsRegressor."""
 
     likelihood = "neighbours"
     takes_weights = False
@@ -52,19 +41,8 @@ class NeighbourOracle(FittedOracle):
     def implicit_penalty(self) -> float:
         return 0.0  # votes are given, not fitted: there is nothing to damp
 
-    def __init__(
-        self,
-        model: Any,
-        likelihood: str | Likelihood = "auto",
-        parameters: Sequence[str] | None = None,
-    ) -> None:
-        if parameters is not None:
-            raise ExemplaError(
-                "Nearest neighbours have no layers to choose from: leave parameters at None."
-            )
-        super().__init__(model, likelihood)
-
     def _inspect(self, model: Any) -> None:
+        keep_layers(["votes"], self._parameters)
         self._variance = 1.0
         self.notes = self._remarks(
             f"{type(model).__name__} has no parameters besides its rows: answers show the value of "
@@ -76,20 +54,19 @@ class NeighbourOracle(FittedOracle):
         name = type(self._last).__name__
         if n != fitted:
             raise ExemplaError(
-                f"{name} was fitted on {fitted:,} rows and the training data have {n:,}: give the "
-                "rows it was fitted on."
+                f"{name} was fitted on {fitted:,} rows, not on these {n:,}: give its own rows."
             )
         if n > MAX_ROWS:
             raise ExemplaError(
                 f"{name} has {n:,} rows, and exempla supports up to {MAX_ROWS:,} because every row "
                 "is a parameter: explain a surrogate (exempla.surrogate), or fit fewer rows."
             )
-        kind: Any = np.float64 if self._classes is None else np.int64
+        kind: Any = np.float64 if self.classes is None else np.int64
         self._y: Any = np.asarray(train.codes, dtype=kind)
         if self._y.ndim > 1:
             raise ExemplaError(f"{name} has several outputs: use MultiOutputRegressor.")
         self.layers = (Layer("votes", n, 1, np.zeros(n)),)
-        if self._classes is None:
+        if self.classes is None:
             # without an argument, kneighbors returns the neighbours of every row except itself
             votes = self._votes(*self._last.kneighbors())
             mean = np.asarray(votes @ self._y).ravel() / np.asarray(votes.sum(axis=1)).ravel()
@@ -99,10 +76,9 @@ class NeighbourOracle(FittedOracle):
         """Return k_i(x), (n, training rows)."""
         how = self._last.weights
         if how == "distance":
-            exact = distance == 0
-            near = np.where(exact.any(axis=1, keepdims=True), exact * 1.0, 0.0)
-            safe = np.where(distance > 0, distance, 1.0)
-            values = np.where(exact.any(axis=1, keepdims=True), near, 1 / safe)
+            exact = distance == 0  # a row at no distance outvotes all others
+            found = exact.any(axis=1, keepdims=True)
+            values = np.where(found, exact, 1 / np.where(exact, 1.0, distance))
         else:
             values = np.ones_like(distance) if how in (None, "uniform") else how(distance)
         # normalise, so that votes do not depend on the unit of distance
@@ -111,34 +87,31 @@ class NeighbourOracle(FittedOracle):
         shape = (len(index), int(self._last.n_samples_fit_))
         return sp.csr_array((values.ravel(), index.ravel(), starts), shape=shape)
 
-    def _batches(self, examples: SklearnExamples, copies: int = 1) -> Iterator[Batch]:
-        return examples.batches(_BATCH_ROWS)
+    def _batch_rows(self, examples: SklearnExamples, copies: int = 1) -> int:
+        return _BATCH_ROWS
 
     def scores(self, examples: SklearnExamples, labels: Labels = "true") -> Iterator[ScoreRows]:
         """Yield a training row's own vote, or the value of each vote for a test row."""
         self._check_labels(examples, labels)
-        for batch in self._batches(examples):
-            if examples.is_test:
-                a = self._vote_values(batch, labels)
-            else:
-                a = self._own_votes(examples.places(batch.positions))
-            yield ScoreRows(batch.positions, (Factors(a, np.ones((len(batch.positions), 1))),))
+        for at, part in self._batches(examples):
+            a = self._vote_values(part, labels) if examples.is_test else self._own_votes(part)
+            yield ScoreRows(at, (Factors(a, np.ones((len(at), 1))),))
 
-    def _own_votes(self, positions: np.ndarray) -> sp.csr_array:
-        n, width = len(positions), self.layers[0].d_in
-        return sp.csr_array((np.ones(n), (np.arange(n), positions)), shape=(n, width))
+    def _own_votes(self, part: SklearnExamples) -> sp.csr_array:
+        own, n = np.asarray(part.origin), len(part)
+        return sp.csr_array((np.ones(n), (np.arange(n), own)), shape=(n, self.layers[0].d_in))
 
-    def _vote_values(self, batch: Batch, labels: Labels) -> sp.csr_array:
-        votes = self._votes(*self._last.kneighbors(batch.inputs))
+    def _vote_values(self, part: SklearnExamples, labels: Labels) -> sp.csr_array:
+        votes = self._votes(*self._last.kneighbors(part.X))
         total = np.asarray(votes.sum(axis=1)).ravel()
         rows = np.repeat(np.arange(len(total)), np.diff(votes.indptr))
-        codes: Any = batch.codes
-        if self._classes is None:
+        codes: Any = part.codes
+        if self.classes is None:
             mean = np.asarray(votes @ self._y).ravel() / total
             pull = (codes - mean) / self._variance / total
             slope = (self._y[votes.indices] - mean[rows]) * pull[rows]
         else:
-            C = len(self._classes)
+            C = len(self.classes)
             each = np.asarray(votes @ np.eye(C)[self._y]) + 1.0 / C  # Σ_i k_i [y_i = c] + ε
             total = each.sum(axis=1)
             y = codes if labels == "true" else each.argmax(axis=1)
@@ -148,18 +121,17 @@ class NeighbourOracle(FittedOracle):
 
     def fisher_rows(self, examples: SklearnExamples) -> Iterator[ScoreRows]:
         """Yield one unit row for every training row."""
-        for rows, _ in examples.chunks(_BATCH_ROWS):
-            a = self._own_votes(examples.places(rows))
-            yield ScoreRows(rows, (Factors(a, np.ones((len(rows), 1))),))
+        for at, part in self._batches(examples):
+            yield ScoreRows(at, (Factors(self._own_votes(part), np.ones((len(at), 1))),))
 
-    def _predicted(self, batch: Batch) -> np.ndarray:
-        return np.asarray(self._last.predict(batch.inputs))
+    def _predicted(self, part: SklearnExamples) -> np.ndarray:
+        return np.asarray(self._last.predict(part.X))
 
-    def _log_prob(self, batch: Batch) -> np.ndarray:
-        if self._classes is None:
-            r, v = batch.codes - self._predicted(batch).ravel(), self._variance
+    def _log_prob(self, part: SklearnExamples) -> np.ndarray:
+        if self.classes is None:
+            r, v = part.codes - self._predicted(part).ravel(), self._variance
             return -(r**2 / v + np.log(2 * np.pi * v)) / 2
         # predict_proba averages n_neighbors votes of mean one; add ε for every class
-        k, C = int(self._last.n_neighbors), len(self._classes)
-        p = (k * self._last.predict_proba(batch.inputs) + 1.0 / C) / (k + 1.0)
-        return np.log(p[np.arange(len(p)), batch.codes])
+        k, C = int(self._last.n_neighbors), len(self.classes)
+        p = (k * self._last.predict_proba(part.X) + 1.0 / C) / (k + 1.0)
+        return np.log(p[np.arange(len(p)), part.codes])

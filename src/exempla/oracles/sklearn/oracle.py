@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
@@ -23,34 +23,11 @@ from typing import Any, Literal
 import numpy as np
 import scipy.sparse as sp
 from scipy.special import expit
-from sklearn.linear_model import (
-    ARDRegression,
-    BayesianRidge,
-    ElasticNet,
-    ElasticNetCV,
-    GammaRegressor,
-    HuberRegressor,
-    LassoCV,
-    LassoLars,
-    LassoLarsCV,
-    LassoLarsIC,
-    LinearRegression,
-    LogisticRegression,
-    LogisticRegressionCV,
-    PoissonRegressor,
-    Ridge,
-    RidgeCV,
-    SGDClassifier,
-    SGDRegressor,
-    TweedieRegressor,
-)
-from sklearn.neural_network import MLPClassifier, MLPRegressor
-from sklearn.svm import LinearSVC, LinearSVR
 from sklearn.utils.class_weight import compute_class_weight
 
 from exempla.arrays import Array, is_sparse
 from exempla.errors import ExemplaWarning, UnsupportedModelError
-from exempla.oracles.base import CLASS_CUT, Layer, ScoreRows
+from exempla.oracles.base import Layer
 from exempla.oracles.factors import Factors
 from exempla.oracles.likelihoods import (
     Bernoulli,
@@ -63,7 +40,6 @@ from exempla.oracles.likelihoods import (
 from exempla.oracles.sklearn.base import (
     BATCH_BYTES,
     MAX_BATCH_ROWS,
-    Batch,
     OutputOracle,
     SklearnExamples,
     class_weights,
@@ -71,14 +47,7 @@ from exempla.oracles.sklearn.base import (
 )
 from exempla.oracles.sklearn.losses import Huber, Margin, Tube, Tweedie
 
-__all__ = [
-    "DenseModel",
-    "SklearnOracle",
-    "margin_note",
-    "one_vs_rest_signs",
-    "read_dense",
-    "tube_note",
-]
+__all__ = ["DenseModel", "SklearnOracle", "read_dense"]
 
 _ACTIVATIONS: dict[str, tuple[Callable, Callable]] = {
     # φ(z), and φ′(z) written in h = φ(z)
@@ -91,16 +60,7 @@ _ACTIVATIONS: dict[str, tuple[Callable, Callable]] = {
 
 @dataclass(frozen=True)
 class DenseModel:
-    """outputs = W_L φ(… φ(W_1 x + b_1) …) + b_L under a likelihood, with a penalty.
-
-    >>> import numpy as np
-    >>> line = DenseModel((np.array([[2.0]]),), (np.array([1.0]),), Gaussian(), 0.0)
-    >>> inputs, outputs = line.forward(np.array([[3.0]]))
-    >>> outputs
-    array([[7.]])
-    >>> line.backward(inputs, np.array([[1.0]]))[0].a  # the input, and a 1 for the bias
-    array([[3., 1.]])
-    """
+    """outputs = W_L φ(… φ(W_1 x + b_1) …) + b_L under a likelihood, with a penalty."""
 
     weights: tuple[np.ndarray, ...]
     """One (d_out, d_in) matrix per layer."""
@@ -194,7 +154,11 @@ class SklearnOracle(OutputOracle):
         self._kept = keep_layers(self._names, self._parameters)
         # a linear model's Fisher is its Hessian and stays exact; a network's drops rare classes
         self._drop_rare_classes(depth > 1 and isinstance(self.family, Categorical | OneVsRest))
-        self.notes = self._remarks(self._dense.note)
+        self.notes = self._all_notes()
+
+    def _all_notes(self) -> tuple[str, ...]:
+        words, name = getattr(self.family, "words", ""), type(self._last).__name__
+        return self._remarks(self._dense.note, words and _LOSS_NOTE.format(name=name, loss=words))
 
     @property
     def linear_in_inputs(self) -> bool:
@@ -207,11 +171,7 @@ class SklearnOracle(OutputOracle):
         return self._dense.n_features
 
     @property
-    def _features(self) -> int:
-        return self._dense.n_features
-
-    @property
-    def _classes(self) -> np.ndarray | None:
+    def classes(self) -> np.ndarray | None:
         return self._dense.classes
 
     @property
@@ -238,18 +198,14 @@ class SklearnOracle(OutputOracle):
 
     # ---- reading
 
-    def _row_weights(self, codes: Any, sample_weight: np.ndarray | None) -> np.ndarray | None:
-        dense = self._dense
-        if dense.class_weight is None or dense.classes is None or codes is None:
-            return sample_weight
-        counted = sample_weight if dense.balanced_by_weight else None
-        each = class_weights(dense.class_weight, dense.classes, codes, counted)[codes]
-        return each if sample_weight is None else each * sample_weight
+    def _class_weights(self, codes: Any, weights: np.ndarray | None) -> np.ndarray | None:
+        counted = weights if self._dense.balanced_by_weight else None
+        return class_weights(self._dense.class_weight, self.classes, codes, counted)
 
     def _learn(self, train: SklearnExamples, mean_weight: float) -> None:
         """Estimate the likelihood's scale and express the penalty as λ of the mean loss."""
         if self._dense.with_training is not None and not self._moved:
-            self._dense = self._dense.with_training(train.whole())
+            self._dense = self._dense.with_training(train.X)
         self.family = self._fit_family(
             train, "give it a penalty, or a variance with likelihood=Gaussian(variance=...)"
         )
@@ -265,12 +221,12 @@ class SklearnOracle(OutputOracle):
                 penalty[-1] = lam * dense.intercept_penalty
             layers.append(Layer(self._names[i], d_in, d_out, penalty))
         self.layers = tuple(layers)
-        self.notes = self._remarks(dense.note)
+        self.notes = self._all_notes()
 
     # ---- scoring
 
-    def _forward(self, inputs: Any) -> tuple[np.ndarray, Any]:
-        activations, outputs = self._dense.forward(inputs)
+    def _forward(self, part: SklearnExamples) -> tuple[np.ndarray, Any]:
+        activations, outputs = self._dense.forward(part.X)
         return outputs, activations
 
     def _factors(self, state: Any, g: np.ndarray, at: np.ndarray | None) -> tuple[Factors, ...]:
@@ -278,18 +234,11 @@ class SklearnOracle(OutputOracle):
         factors = self._dense.backward(inputs, g)
         return tuple(factors[i] for i in self._kept)
 
-    def _counted(self, rows: ScoreRows, outputs: np.ndarray, batch: Batch) -> ScoreRows:
-        if self._cut:
-            return rows
-        counted = len(self.family.curvature_root(outputs, batch.codes, CLASS_CUT)[0])
-        return replace(rows, counted=counted)
-
-    def _batches(self, examples: SklearnExamples, copies: int = 1) -> Iterator[Batch]:
+    def _batch_rows(self, examples: SklearnExamples, copies: int = 1) -> int:
         width = sum(d_in + d_out for d_in, d_out in self._dense.shapes)
         if is_sparse(examples.X):
             width += examples.X.nnz // max(1, len(examples)) - self._dense.n_features
-        size = BATCH_BYTES // (8 * copies * max(1, width))
-        return examples.batches(int(np.clip(size, 1, MAX_BATCH_ROWS)))
+        return int(np.clip(BATCH_BYTES // (8 * copies * max(1, width)), 1, MAX_BATCH_ROWS))
 
 
 # ---- readers
@@ -304,14 +253,9 @@ _LOSS_NOTE = (
 
 
 def read_dense(model: Any) -> DenseModel:
-    """Read a fitted model as dense layers under a likelihood.
-
-    >>> from sklearn.linear_model import Ridge
-    >>> read_dense(Ridge(alpha=2.0).fit([[0.0], [1.0], [2.0]], [0.0, 1.0, 1.0])).likelihood
-    Gaussian(variance=None)
-    """
+    """Read a fitted model as dense layers under a likelihood."""
     # the nearest ancestor that has a reader
-    known = next((kind for kind in type(model).__mro__ if kind in _READERS), None)
+    known = next((kind.__name__ for kind in type(model).__mro__ if kind.__name__ in _READERS), None)
     if known is not None:
         return _READERS[known](model)
     from exempla.oracles.sklearn.kernels import read_kernel
@@ -327,13 +271,18 @@ def _linear(model: Any, likelihood: Likelihood, penalty: float, **fields: Any) -
     if model.fit_intercept:
         b = np.array(model.intercept_, dtype=np.float64)
         bias = np.broadcast_to(b.reshape(-1), (W.shape[0],))
+    if hasattr(model, "classes_"):
+        fields |= {"classes": model.classes_, "class_weight": model.class_weight}
+    if getattr(model, "solver", "liblinear") == "liblinear" and hasattr(model, "intercept_scaling"):
+        # liblinear appends a constant feature of this value and penalises its weight b / scaling
+        fields["intercept_penalty"] = 1 / float(model.intercept_scaling) ** 2
     return DenseModel((W,), (bias,), likelihood, penalty, **fields)
 
 
 # ---- classifiers
 
 
-def _logistic(model: LogisticRegression) -> DenseModel:
+def _logistic(model: Any) -> DenseModel:
     multi_class = getattr(model, "multi_class", "auto")  # gone since scikit-learn 1.8
     two = len(model.classes_) == 2
     if two and multi_class == "multinomial":
@@ -341,33 +290,23 @@ def _logistic(model: LogisticRegression) -> DenseModel:
             "LogisticRegression(multi_class='multinomial') doubles the log-odds of two classes: "
             "leave multi_class at its default."
         )
-    liblinear = model.solver == "liblinear"
-    one_vs_rest = multi_class == "ovr" or (liblinear and multi_class != "multinomial")
+    one_vs_rest = multi_class == "ovr" or (
+        model.solver == "liblinear" and multi_class != "multinomial"
+    )
     several: Likelihood = OneVsRest() if one_vs_rest else Categorical()
     return _linear(
         model,
         Bernoulli() if two else several,
         _logistic_penalty(model),
-        classes=model.classes_,
-        class_weight=model.class_weight,
         balanced_by_weight=_BALANCED_BY_WEIGHT,
-        # liblinear appends a constant feature of this value and penalises its weight b / scaling
-        intercept_penalty=1 / float(model.intercept_scaling) ** 2 if liblinear else 0.0,
     )
 
 
 def _logistic_penalty(model: Any) -> float:
     """Return the L2 part of the penalty 1/C."""
-    if isinstance(model, LogisticRegressionCV):
-        C = np.unique(np.asarray(model.C_, dtype=np.float64))
-        if len(C) > 1:
-            warnings.warn(
-                f"LogisticRegressionCV chose a different C for each class ({C.min():g} to "
-                f"{C.max():g}); their geometric mean is used as the penalty.",
-                ExemplaWarning,
-                stacklevel=2,
-            )
-        strength = float(1 / np.exp(np.mean(np.log(C))))
+    if hasattr(model, "C_"):  # LogisticRegressionCV
+        # with a C for each class, their geometric mean
+        strength = float(1 / np.exp(np.mean(np.log(model.C_))))
         ratios = [r for r in np.ravel(model.l1_ratio_) if r is not None]
         ratio = float(np.mean(np.asarray(ratios, dtype=np.float64))) if ratios else 0.0
     else:
@@ -398,42 +337,21 @@ def _sgd_penalty(model: Any) -> float:
 
 
 def _sgd(model: Any) -> DenseModel:
-    count, note = len(model.classes_), ""
+    count = len(model.classes_)
     likelihood: Likelihood = Bernoulli() if count == 2 else OneVsRest()
     if model.loss != "log_loss":
-        likelihood = Margin(model.loss, one_vs_rest_signs(count))
-        note = margin_note(model, model.loss)
-    return _linear(model, likelihood, _sgd_penalty(model), added_to="mean", note=note,
-                   classes=model.classes_, class_weight=model.class_weight)  # fmt: skip
+        likelihood = Margin.one_vs_rest(model.loss, count)
+    return _linear(model, likelihood, _sgd_penalty(model), added_to="mean")
 
 
-def one_vs_rest_signs(classes: int) -> np.ndarray:
-    """Return (classes, outputs) signs: one output for two classes, otherwise one per class."""
-    return np.array([[-1.0], [1.0]]) if classes == 2 else 2 * np.eye(classes) - 1
-
-
-def margin_note(model: Any, loss: str) -> str:
-    """Return the note for a support vector classifier."""
-    rounded = "hinge loss, its corner rounded"
-    words = rounded if loss == "hinge" else f"{loss.replace('_', ' ')} loss"
-    return _LOSS_NOTE.format(name=type(model).__name__, loss=words)
-
-
-def _linear_svc(model: LinearSVC) -> DenseModel:
+def _linear_svc(model: Any) -> DenseModel:
     if model.multi_class != "ovr":
         raise UnsupportedModelError(
             f"LinearSVC(multi_class={model.multi_class!r}) couples all classes in one margin: "
             "leave multi_class at 'ovr'."
         )
-    return _linear(
-        model,
-        Margin(model.loss, one_vs_rest_signs(len(model.classes_))),
-        _l2_part(model, 1 / model.C, float(model.penalty == "l1")),
-        classes=model.classes_,
-        class_weight=model.class_weight,
-        intercept_penalty=1 / float(model.intercept_scaling) ** 2,
-        note=margin_note(model, model.loss),
-    )
+    margin = Margin.one_vs_rest(model.loss, len(model.classes_))
+    return _linear(model, margin, _l2_part(model, 1 / model.C, float(model.penalty == "l1")))
 
 
 # ---- regressions
@@ -443,8 +361,7 @@ def _least_squares(model: Any) -> DenseModel:
     alpha = getattr(model, "alpha_", getattr(model, "alpha", 0.0))
     if np.ptp(alpha) > 0:
         raise UnsupportedModelError(
-            f"{type(model).__name__} has a different alpha for each output: "
-            "explain one model per output instead."
+            f"{type(model).__name__} has a different alpha per output: fit one model each."
         )
     return _linear(model, Gaussian(), float(np.mean(alpha)))
 
@@ -462,14 +379,12 @@ def _active(model: Any, *args: Any, **fields: Any) -> tuple[DenseModel, np.ndarr
     W, bias = whole.weights[0], whole.biases[0]
     if len(W) > 1:
         raise UnsupportedModelError(
-            f"{name} has several outputs, each with its own set of columns: use "
-            f"MultiOutputRegressor({name}())."
+            f"{name} has several outputs: use MultiOutputRegressor({name}())."
         )
     columns = np.flatnonzero(W[0])
     if not len(columns) and bias is None:
         raise UnsupportedModelError(
-            f"{name} set every coefficient to zero, so no example has any influence: give it a "
-            "smaller alpha."
+            f"{name} set every coefficient to zero, so nothing has influence: use a smaller alpha."
         )
     note = (
         f"{name}: only the {len(columns)} nonzero of {W.shape[1]} coefficients are scored; the "
@@ -484,13 +399,13 @@ def _take_columns(X: Array, columns: np.ndarray) -> Array:
     return X[:, columns]
 
 
-def _bayesian_ridge(model: BayesianRidge) -> DenseModel:
+def _bayesian_ridge(model: Any) -> DenseModel:
     # minimises α/2·Σr² + λ/2·‖w‖², with noise precision α
     noise = 1 / float(model.alpha_)
     return _linear(model, Gaussian(noise), float(model.lambda_) * noise)
 
 
-def _ard(model: ARDRegression) -> DenseModel:
+def _ard(model: Any) -> DenseModel:
     noise, each = 1 / float(model.alpha_), np.asarray(model.lambda_, dtype=np.float64)
     kept, columns = _active(model, Gaussian(noise), noise)
     return replace(kept, column_penalty=each[columns])
@@ -498,16 +413,15 @@ def _ard(model: ARDRegression) -> DenseModel:
 
 def _tweedie(model: Any) -> DenseModel:
     """Also the Poisson and Gamma regressions, which are Tweedie models of power 1 and 2."""
-    fixed = {PoissonRegressor: 1.0, GammaRegressor: 2.0}
-    power = next((p for kind, p in fixed.items() if isinstance(model, kind)), None)
+    fixed = {"PoissonRegressor": 1.0, "GammaRegressor": 2.0}
+    power = next((fixed[k.__name__] for k in type(model).__mro__ if k.__name__ in fixed), None)
     power = float(model.power) if power is None else power
     link = getattr(model, "link", "log")
     if link == "auto":
         link = "identity" if power <= 0 else "log"
     if power < 0:
         raise UnsupportedModelError(
-            f"TweedieRegressor(power={power:g}) has no density in closed form: use a power of 0 "
-            "or of at least 1."
+            f"TweedieRegressor(power={power:g}) has no density: use a power of 0 or from 1 on."
         )
     family: Likelihood = Tweedie(power, link == "log")
     if (power, link) == (1.0, "log"):
@@ -517,38 +431,25 @@ def _tweedie(model: Any) -> DenseModel:
     return _linear(model, family, model.alpha, added_to="weighted mean")
 
 
-def _huber(model: HuberRegressor) -> DenseModel:
+def _huber(model: Any) -> DenseModel:
     # n·σ + 2σ·Σh(r)/σ² + α‖w‖², with h(r) quadratic up to εσ; divided by 2σ that is −log p
     sigma = float(model.scale_)
     family = Huber(float(model.epsilon) * sigma, scale=sigma**2)
     return _linear(model, family, float(model.alpha) * sigma)
 
 
-def _sgd_regressor(model: SGDRegressor) -> DenseModel:
-    epsilon, note = float(model.epsilon), ""
-    if model.loss == "squared_error":
-        family: Likelihood = Gaussian()
-    elif model.loss == "huber":
-        family = Huber(epsilon)
-    else:
-        family = Tube(epsilon, squared=model.loss.startswith("squared"))
-        note = tube_note(model, family.squared)
+def _sgd_regressor(model: Any) -> DenseModel:
+    epsilon = float(model.epsilon)
+    family: Likelihood = Tube(epsilon, squared=model.loss.startswith("squared"))
+    if model.loss in ("squared_error", "huber"):
+        family = Huber(epsilon) if model.loss == "huber" else Gaussian()
     # half the squared error, as in −log p; the squared tube is not halved
-    return _linear(model, family, _sgd_penalty(model), added_to="mean", note=note)
+    return _linear(model, family, _sgd_penalty(model), added_to="mean")
 
 
-def tube_note(model: Any, squared: bool) -> str:
-    """Return the note for a support vector regression."""
-    words = "squared tube loss" if squared else "tube loss, its corners rounded"
-    return _LOSS_NOTE.format(name=type(model).__name__, loss=words)
-
-
-def _linear_svr(model: LinearSVR) -> DenseModel:
-    squared = model.loss.startswith("squared")
-    intercept = 1 / float(model.intercept_scaling) ** 2
-    tube = Tube(float(model.epsilon), squared)
-    return _linear(model, tube, 1 / model.C, intercept_penalty=intercept,
-                   note=tube_note(model, squared))  # fmt: skip
+def _linear_svr(model: Any) -> DenseModel:
+    tube = Tube(float(model.epsilon), model.loss.startswith("squared"))
+    return _linear(model, tube, 1 / model.C)
 
 
 # ---- perceptrons
@@ -557,17 +458,16 @@ def _linear_svr(model: LinearSVR) -> DenseModel:
 def _mlp(model: Any) -> DenseModel:
     W = tuple(np.array(one, dtype=np.float64).T for one in model.coefs_)
     b = tuple(np.array(one, dtype=np.float64) for one in model.intercepts_)
-    classes = None
-    if isinstance(model, MLPRegressor):
+    classes = getattr(model, "classes_", None)
+    if classes is None:
         counts = getattr(model, "loss", "squared_error") == "poisson"
         likelihood: Likelihood = Poisson() if counts else Gaussian()
     else:
-        logistic, classes = model.out_activation_ == "logistic", np.asarray(model.classes_)
+        logistic = model.out_activation_ == "logistic"
         likelihood = Bernoulli() if logistic else Categorical()
         if logistic and len(W[-1]) > 1:
             raise UnsupportedModelError(
-                "MLPClassifier was fitted on several labels per row (multilabel): explain one "
-                "model per label instead."
+                "MLPClassifier was fitted on multilabel data: fit one model per label."
             )
     # the gradient adds alpha·W before dividing by the number of rows *it was computed on*:
     # all n for lbfgs, a mini-batch for sgd and adam
@@ -578,18 +478,22 @@ def _mlp(model: Any) -> DenseModel:
     )
 
 
-_READERS: dict[type, Callable[[Any], DenseModel]] = {
-    LogisticRegression: _logistic,  # LogisticRegressionCV is one too
-    SGDClassifier: _sgd,
-    LinearSVC: _linear_svc,
-    **dict.fromkeys((LinearRegression, Ridge, RidgeCV), _least_squares),
-    ElasticNet: _lasso,  # Lasso is one too
-    **dict.fromkeys((ElasticNetCV, LassoCV, LassoLars, LassoLarsCV, LassoLarsIC), _lasso),
-    BayesianRidge: _bayesian_ridge,
-    ARDRegression: _ard,
-    **dict.fromkeys((PoissonRegressor, GammaRegressor, TweedieRegressor), _tweedie),
-    HuberRegressor: _huber,
-    SGDRegressor: _sgd_regressor,
-    LinearSVR: _linear_svr,
-    **dict.fromkeys((MLPClassifier, MLPRegressor), _mlp),
+_READERS: dict[str, Callable[[Any], DenseModel]] = {
+    name: reader
+    for names, reader in {
+        "LogisticRegression": _logistic,  # LogisticRegressionCV is one too
+        "SGDClassifier": _sgd,
+        "LinearSVC": _linear_svc,
+        "LinearRegression Ridge RidgeCV": _least_squares,
+        # Lasso is an ElasticNet
+        "ElasticNet ElasticNetCV LassoCV LassoLars LassoLarsCV LassoLarsIC": _lasso,
+        "BayesianRidge": _bayesian_ridge,
+        "ARDRegression": _ard,
+        "PoissonRegressor GammaRegressor TweedieRegressor": _tweedie,
+        "HuberRegressor": _huber,
+        "SGDRegressor": _sgd_regressor,
+        "LinearSVR": _linear_svr,
+        "MLPClassifier MLPRegressor": _mlp,
+    }.items()
+    for name in names.split()
 }

@@ -35,7 +35,6 @@ from exempla.oracles.base import Oracle
 from exempla.oracles.likelihoods import Likelihood
 from exempla.recorder.weights import arrays_of, place, read_arrays
 
-_SEARCHES = {"HalvingGridSearchCV", "HalvingRandomSearchCV"}  # importable only as experimental
 _STACKED = (
     "only the final {last} of {name} is explained: its base models are treated as fixed, so the "
     "effect of training rows on them is not included"
@@ -106,14 +105,7 @@ class Unwrapped:
 
 
 def unwrap(model: Any) -> Unwrapped:
-    """Return the model inside its wrappers, the steps before it, and its label conversion.
-
-    >>> from sklearn.linear_model import Ridge
-    >>> from sklearn.pipeline import make_pipeline
-    >>> from sklearn.preprocessing import StandardScaler
-    >>> unwrap(make_pipeline(StandardScaler(), Ridge())).model
-    Ridge()
-    """
+    """Return the model inside its wrappers, the steps before it, and its label conversion."""
     before: list[Any] = []
     labels, note = None, ""
     while True:
@@ -153,8 +145,9 @@ def _final(model: Any) -> Any:
 
 
 def _is_search(model: Any) -> bool:
+    # halving searches are importable only as experimental
     searches = GridSearchCV | RandomizedSearchCV
-    return isinstance(model, searches) or type(model).__name__ in _SEARCHES
+    return isinstance(model, searches) or type(model).__name__.startswith("Halving")
 
 
 def require_fitted(model: Any) -> None:
@@ -162,8 +155,7 @@ def require_fitted(model: Any) -> None:
     searched = _is_search(model) and hasattr(model, "cv_results_")
     if searched and not hasattr(model, "best_estimator_"):
         raise UnfittedModelError(
-            f"{type(model).__name__} was fitted with refit=False, so it has no model to explain. "
-            "Use refit=True."
+            f"{type(model).__name__}(refit=False) has no model to explain: use refit=True."
         )
     last = unwrap(model).model
     known = getattr(last, "is_fitted", None)  # CatBoost has no fitted attributes that end in "_"
@@ -173,8 +165,7 @@ def require_fitted(model: Any) -> None:
         check_is_fitted(last)
     except NotFittedError:
         raise UnfittedModelError(
-            f"{type(last).__name__} is not fitted, so it has no scores yet: "
-            "call model.fit(X, y) first."
+            f"{type(last).__name__} is not fitted: call model.fit(X, y) first."
         ) from None
 
 
@@ -240,17 +231,12 @@ _NEAREST = {
     "KNeighborsClassifier": "RadiusNeighborsClassifier LabelPropagation LabelSpreading",
     "KNeighborsRegressor": "RadiusNeighborsRegressor",
     "HuberRegressor": "QuantileRegressor TheilSenRegressor RANSACRegressor",
-    "LassoLars": "Lars",
-    "LassoLarsCV": "LarsCV",
-    "Lasso": "OrthogonalMatchingPursuit",
-    "LassoCV": "OrthogonalMatchingPursuitCV",
-    "MultiOutputRegressor(Lasso())": "MultiTaskLasso",
-    "MultiOutputRegressor(ElasticNet())": "MultiTaskElasticNet",
-    "MultiOutputRegressor(LassoCV())": "MultiTaskLassoCV",
-    "MultiOutputRegressor(ElasticNetCV())": "MultiTaskElasticNetCV",
+    "LassoLarsCV": "Lars LarsCV",
+    "LassoCV": "OrthogonalMatchingPursuit OrthogonalMatchingPursuitCV",
+    "MultiOutputRegressor(LassoCV())": "MultiTaskLasso MultiTaskLassoCV",
+    "MultiOutputRegressor(ElasticNetCV())": "MultiTaskElasticNet MultiTaskElasticNetCV",
     "GaussianProcessRegressor": "KernelRidge",
-    "Ridge": "PLSRegression CCA DummyRegressor",
-    "LinearRegression": "IsotonicRegression",
+    "Ridge": "PLSRegression CCA DummyRegressor IsotonicRegression",
     "OneVsRestClassifier": "OneVsOneClassifier OutputCodeClassifier",
 }
 """The nearest supported model, and the unsupported ones it stands in for."""
@@ -270,10 +256,10 @@ _ORACLES = {
         "ClassifierChain RegressorChain"
     ),
     "sklearn.generative:MixtureOracle": "GaussianMixture",
-    "sklearn.generative:GaussianOracle": (
-        "GaussianNB LinearDiscriminantAnalysis QuadraticDiscriminantAnalysis"
+    "sklearn.generative:GenerativeOracle": (
+        "GaussianNB LinearDiscriminantAnalysis QuadraticDiscriminantAnalysis MultinomialNB "
+        "BernoulliNB"
     ),
-    "sklearn.generative:NaiveBayesOracle": "MultinomialNB BernoulliNB",
     "sklearn.neighbours:NeighbourOracle": "KNeighborsClassifier KNeighborsRegressor",
     "trees.forest:ForestOracle": "ForestClassifier ForestRegressor",
     "trees.oracle:TreeOracle": (
@@ -290,30 +276,8 @@ def sklearn_oracle(
 ) -> Oracle:
     """Return the oracle of a scikit-learn model or an ensemble of trees, fitted or not.
 
-    Parameters
-    ----------
-    model : estimator
-        A supported model, alone or inside wrappers.
-    likelihood : str or Likelihood
-        "auto" uses the model's own; a `Gaussian(variance=...)` fixes the variance.
-    parameters : sequence of str, optional
-        Layers to keep, by name or glob: "coef" for a linear model, "layer0", "layer1", … for a
-        perceptron, "weights", "means", "covariances" for a mixture. None keeps all.
-
-    Raises
-    ------
-    UnsupportedModelError
-        If the model has no score; the message names the nearest supported model.
-
-    Examples
-    --------
-    >>> from sklearn.datasets import load_iris
-    >>> from sklearn.linear_model import LogisticRegression
-    >>> X, y = load_iris(return_X_y=True)
-    >>> oracle = sklearn_oracle(LogisticRegression(max_iter=1000).fit(X, y))
-    >>> train = oracle.read((X, y), role="train")
-    >>> [rows.factors[0].g.shape for rows in oracle.scores(train)]
-    [(150, 3)]
+    `parameters` are layers to keep, by name or glob: "coef" for a linear model, "layer0", "layer1",
+    … for a perceptron, "weights", "means", "covariances" for a mixture.
     """
     last = unwrap(model).model
     kind = _oracle_name(last)
@@ -324,13 +288,7 @@ def sklearn_oracle(
 
 
 def is_trees(model: Any) -> bool:
-    """Return True if this model, without its wrappers, is an ensemble of trees.
-
-    >>> from sklearn.ensemble import GradientBoostingClassifier
-    >>> from sklearn.linear_model import Ridge
-    >>> is_trees(GradientBoostingClassifier()), is_trees(Ridge())
-    (True, False)
-    """
+    """Return True if this model, without its wrappers, is an ensemble of trees."""
     return (_oracle_name(unwrap(model).model) or "").startswith("trees.")
 
 
@@ -359,16 +317,14 @@ def _oracle_name(model: Any) -> str | None:
 def _refusal(model: Any) -> UnsupportedModelError:
     """Return the error for an unsupported model: the reason, and what to use instead."""
     name = type(model).__name__
-    estimator = hasattr(model, "fit") or hasattr(model, "get_params")
-    if not isinstance(model, type) and not estimator:
-        return UnsupportedModelError(
-            f"{name} is not a model exempla can score. It supports torch.nn.Module, boosted trees "
-            "of LightGBM, XGBoost, CatBoost and scikit-learn, scikit-learn's forests, "
-            f"{SUPPORTED}, and gradients of your own: ScoreModel(score=...) for a function, "
-            "ArrayScores() for a matrix of scores."
-        )
     if isinstance(model, type):
         why = f"{model.__name__} is a class, not a model: fit {model.__name__}() and pass that"
+    elif not hasattr(model, "fit") and not hasattr(model, "get_params"):
+        why = (
+            f"{name} is not a model exempla can score; it also supports torch.nn.Module, boosted "
+            "trees of LightGBM, XGBoost, CatBoost and scikit-learn, forests, and gradients of your "
+            "own: ScoreModel(score=...) for a function, ArrayScores() for a matrix of scores"
+        )
     elif name in ("RidgeClassifier", "RidgeClassifierCV"):
         why = (
             f"{name} is fitted by least squares on labels −1 and 1, so it gives labels no "

@@ -14,36 +14,28 @@ part's own score, because the parts are fitted one by one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
 
 import numpy as np
-import scipy.sparse as sp
 from scipy.special import logsumexp
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.ensemble import BaggingClassifier, BaggingRegressor, VotingClassifier, VotingRegressor
 from sklearn.gaussian_process import GaussianProcessClassifier
 from sklearn.model_selection import check_cv
 from sklearn.multiclass import OneVsRestClassifier
-from sklearn.multioutput import (
-    ClassifierChain,
-    RegressorChain,
-)
-from sklearn.svm import LinearSVC
-from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
+from sklearn.multioutput import ClassifierChain, RegressorChain
 
 from exempla.arrays import is_sparse
 from exempla.data import as_matrix, n_rows
 from exempla.errors import ExemplaError, UnsupportedModelError
 from exempla.oracles.base import Examples, Labels, Oracle, RowExamples, ScoreRows
 from exempla.oracles.factors import Factors
-from exempla.oracles.likelihoods import Gaussian, Likelihood
-from exempla.oracles.sklearn.base import Batch, FittedOracle
+from exempla.oracles.likelihoods import Gaussian
+from exempla.oracles.sklearn.base import FittedOracle
 from exempla.oracles.sklearn.unwrap import label_codes, unwrap
-
-_CHUNK_ROWS = 1024
 
 
 @dataclass(frozen=True)
@@ -89,29 +81,11 @@ def _column(place: int, y: np.ndarray) -> np.ndarray:
     return y[:, place]
 
 
-def _inner_models(model: Any) -> list[Any]:
-    """Return the models that were passed to a wrapper, fitted or not."""
-    if isinstance(model, VotingClassifier | VotingRegressor):
-        return [inner for _, inner in model.estimators if not isinstance(inner, str)]
-    if isinstance(model, GaussianProcessClassifier):
-        return []
-    # a chain's model had another name before scikit-learn 1.7
-    named = (getattr(model, name, None) for name in ("estimator", "base_estimator"))
-    given = next((one for one in named if hasattr(one, "fit")), None)
-    if given is not None:
-        return [given]
-    if isinstance(model, CalibratedClassifierCV):
-        return [LinearSVC()]
-    trees = DecisionTreeRegressor if isinstance(model, BaggingRegressor) else DecisionTreeClassifier
-    return [trees()]
+def _split(model: Any, n: int | None, y: np.ndarray | None) -> tuple[str, list[_Part]]:
+    """Return how the predictions of a fitted wrapper's parts are joined, and the parts.
 
-
-_Split = tuple[str, list[_Part]]
-"""How the predictions of the parts are joined, and the parts."""
-
-
-def _split(model: Any, n: int | None, y: np.ndarray | None) -> _Split:
-    """Return the parts of a fitted wrapper; n and y describe the training data, once known."""
+    n and y describe the training data, once known.
+    """
     if isinstance(model, VotingClassifier | VotingRegressor | BaggingClassifier | BaggingRegressor):
         classes = getattr(model, "classes_", None)
         labels = None if classes is None else partial(label_codes, np.asarray(classes))
@@ -143,30 +117,28 @@ def _voting(model: Any) -> list[_Part]:
 
 
 def _bagging(model: Any, n: int | None) -> list[_Part]:
-    parts, share = [], 1 / len(model.estimators_)
-    drawn = zip(
-        model.estimators_, model.estimators_features_, model.estimators_samples_, strict=True
-    )
-    for inner, columns, rows in drawn:
-        known = n is not None and len(rows) and rows.max() < n
-        counts = np.bincount(rows, minlength=n or 0).astype(np.float64) if known else None
-        every = np.array_equal(columns, np.arange(model.n_features_in_))
-        seen = None if every else np.asarray(columns)
-        parts.append(_Part(inner, share, columns=seen, counts=counts))
-    return parts
+    drawn = zip(model.estimators_, model.estimators_features_, model.estimators_samples_)
+    return [
+        _Part(inner, 1 / len(model.estimators_), columns=columns, counts=_counts(rows, n))
+        for inner, columns, rows in drawn
+    ]
+
+
+def _counts(rows: np.ndarray, n: int | None) -> np.ndarray | None:
+    """Return how often each of n training rows was drawn; None if these are not its data."""
+    known = n is not None and len(rows) and rows.max() < n
+    return np.bincount(rows, minlength=n or 0).astype(np.float64) if known else None
 
 
 def _calibrated(model: Any, n: int | None, y: np.ndarray | None) -> list[_Part]:
     inner = [one.estimator for one in model.calibrated_classifiers_]
     counts: list[np.ndarray | None] = [None] * len(inner)
     cv: Any = model.cv
-    plain = cv is None or isinstance(cv, int)  # None stands for five folds
-    if n is not None and y is not None and plain and len(inner) > 1:
-        # without shuffling, these are the folds that the parts were fitted on
+    if n is not None and (cv is None or isinstance(cv, int)) and len(inner) > 1:
+        # without shuffling, these are the folds that the parts were fitted on; None is five
         folds: Any = check_cv(5 if cv is None else cv, y, classifier=True)
-        counts = [np.bincount(rows, minlength=n).astype(float) for rows, _ in folds.split(y, y)]
-    share = 1 / len(inner)
-    return [_Part(m, share, counts=c) for m, c in zip(inner, counts, strict=True)]
+        counts = [_counts(rows, n) for rows, _ in folds.split(y, y)]
+    return [_Part(m, 1 / len(inner), counts=c) for m, c in zip(inner, counts, strict=True)]
 
 
 def _one_vs_rest(model: Any, classes: np.ndarray) -> list[_Part]:
@@ -181,34 +153,29 @@ def _one_vs_rest(model: Any, classes: np.ndarray) -> list[_Part]:
     return parts
 
 
-def _processes(model: GaussianProcessClassifier) -> list[_Part]:
+def _processes(model: Any) -> list[_Part]:
     """Return one process of two classes per class."""
     if model.multi_class != "one_vs_rest":
         raise UnsupportedModelError(
-            "GaussianProcessClassifier(multi_class='one_vs_one') has no joint score: use "
-            "multi_class='one_vs_rest'."
+            "GaussianProcessClassifier has no joint score: use multi_class='one_vs_rest'."
         )
-    parts = []
-    for part in _one_vs_rest(model.base_estimator_, np.asarray(model.classes_)):
+    parts = _one_vs_rest(model.base_estimator_, np.asarray(model.classes_))
+    for place, part in enumerate(parts):
         two = GaussianProcessClassifier()
         two.base_estimator_, two.classes_ = part.model, np.array([0, 1])
-        parts.append(replace(part, model=two))
+        parts[place] = replace(part, model=two)
     return parts
 
 
-def _note(model: Any) -> str:
-    """Return what an explanation of this wrapper leaves out."""
-    if isinstance(model, CalibratedClassifierCV):
-        return (
-            "the models inside CalibratedClassifierCV are explained without their calibration, "
-            "which for two classes changes the length of a score but not its direction"
-        )
-    if isinstance(model, ClassifierChain | RegressorChain):
-        return (
-            f"every model in a {type(model).__name__} sees the labels before it: scores use the "
-            "given labels"
-        )
-    return ""
+_CHAIN = "every model in a chain sees the labels before it: scores use the given labels"
+_NOTES = {
+    "CalibratedClassifierCV": (
+        "the models inside CalibratedClassifierCV are explained without their calibration, which "
+        "for two classes changes the length of a score but not its direction"
+    ),
+    **dict.fromkeys(("ClassifierChain", "RegressorChain"), _CHAIN),
+}
+"""What an explanation of a wrapper leaves out."""
 
 
 @dataclass(frozen=True)
@@ -227,26 +194,12 @@ class _WrapperExamples(RowExamples):
 
 
 class WrapperOracle(FittedOracle):
-    """Scores of a wrapper around several models.
-
-    >>> from sklearn.datasets import load_iris
-    >>> from sklearn.linear_model import LogisticRegression
-    >>> X, y = load_iris(return_X_y=True)
-    >>> oracle = WrapperOracle(OneVsRestClassifier(LogisticRegression()).fit(X, y))
-    >>> train = oracle.read((X, y), role="train")
-    >>> [layer.name for layer in oracle.layers]
-    ['part0.coef', 'part1.coef', 'part2.coef']
-    """
+    """Scores of a wrapper around several models."""
 
     _variance = 1.0
     """σ² of an average of regressions."""
 
-    def __init__(
-        self,
-        model: Any,
-        likelihood: str | Likelihood = "auto",
-        parameters: Sequence[str] | None = None,
-    ) -> None:
+    def __init__(self, model: Any, likelihood: Any = "auto", parameters: Any = None) -> None:
         if not (isinstance(likelihood, str) and likelihood == "auto") or parameters is not None:
             raise ExemplaError(
                 "A wrapper around several models is scored as a whole, each part under its own "
@@ -255,11 +208,14 @@ class WrapperOracle(FittedOracle):
         last = unwrap(model).model
         if isinstance(last, VotingClassifier) and last.voting != "soft":
             raise UnsupportedModelError(
-                "VotingClassifier(voting='hard') counts labels and gives them no probability: use "
-                "voting='soft'."
+                "VotingClassifier(voting='hard') gives labels no probability: use voting='soft'."
             )
-        for inner in _inner_models(last):
-            _oracle_of(inner)  # raises if it is not supported
+        # the models inside, fitted or not; a chain's had another name before scikit-learn 1.7
+        inside = [getattr(last, name, None) for name in ("estimator", "base_estimator")]
+        inside += [inner for _, inner in getattr(last, "estimators", ())]
+        for inner in inside:
+            if hasattr(inner, "fit"):
+                _oracle_of(inner)  # raises if it is not supported
         super().__init__(model)
 
     def _inspect(self, model: Any) -> None:
@@ -275,8 +231,7 @@ class WrapperOracle(FittedOracle):
         if self.likelihood == "average" and other is not None:
             raise UnsupportedModelError(
                 f"{type(self._last).__name__} is supported around least-squares models such as "
-                f"Ridge, not around a {other} model: explain its parts one by one, or a surrogate "
-                "(exempla.surrogate)."
+                f"Ridge, not around a {other} model: explain a surrogate (exempla.surrogate)."
             )
 
     # ---- reading
@@ -288,14 +243,14 @@ class WrapperOracle(FittedOracle):
             examples = replace(examples, counts=self._test_counts(examples))
         return examples
 
-    def _check_rows(self, X: Any, problems: list[str]) -> tuple[Any, Any]:
-        return X if self._transform is None else self._transform(X), None  # parts check them
+    def _check_rows(self, X: Any, problems: list[str]) -> Any:
+        return X if self._transform is None else self._transform(X)  # parts check them
 
     def _encode(self, labels: np.ndarray, role: str, problems: list[str]) -> np.ndarray:
         inside = self._unwrapped.labels
         return np.asarray(labels if inside is None else inside.inside(labels))
 
-    def _examples(self, X: Any, transform: Any, role: Any, **fields: Any) -> _WrapperExamples:
+    def _examples(self, X: Any, role: Any, **fields: Any) -> _WrapperExamples:
         """Read the data in every part; labels that a part does not know have a count of zero."""
         y, weights = fields.pop("codes"), fields.pop("weights")
         if role == "train":
@@ -306,7 +261,7 @@ class WrapperOracle(FittedOracle):
             own, counts[m] = part.own_labels(y)
             data = (part.inputs(X, y), own)
             read.append(oracle.read(data if weights is None else (*data, weights), role=role))
-            if role == "train" and part.counts is not None:
+            if role == "train" and part.counts is not None and not self._as_test:
                 counts[m] *= part.counts
         return _WrapperExamples(X, codes=y, parts=tuple(read), counts=counts, **fields)
 
@@ -323,7 +278,7 @@ class WrapperOracle(FittedOracle):
         if self.likelihood == "average":
             self._variance = float(np.mean(self._errors(train) ** 2)) or 1.0
         notes = [note for oracle in self._oracles for note in oracle.notes]
-        self.notes = self._remarks(_note(self._last), *notes)
+        self.notes = self._remarks(_NOTES.get(type(self._last).__name__, ""), *notes)
 
     def _errors(self, examples: _WrapperExamples) -> np.ndarray:
         return np.asarray(examples.codes, dtype=np.float64) - self._last.predict(examples.X)
@@ -355,9 +310,9 @@ class WrapperOracle(FittedOracle):
                 "explain: give the true values as (X, y)."
             )
         if labels == "predicted" and examples.labels is not None:
-            read = self._examples(examples.X, None, "test", codes=None, weights=None)
+            read = self._examples(examples.X, "test", codes=None, weights=None)
             examples = replace(read, counts=self._test_counts(read), ids=examples.ids)
-        for at, some in examples.chunks(_CHUNK_ROWS):
+        for at, some in self._batches(examples):
             factors: list[Factors] = []
             for m, oracle in enumerate(self._oracles):
                 rows = self._part_rows(oracle, some.parts[m])
@@ -385,45 +340,44 @@ class WrapperOracle(FittedOracle):
     def _beside(self, m: int, own: tuple[Factors, ...], n: int) -> tuple[Factors, ...]:
         """Return the factors of part m with zeros for the other parts."""
         factors: list[Factors] = []
+        none = np.zeros(n, dtype=np.int64)  # the first row, times zero
         for other, like in enumerate(self._templates):
-            factors += own if other == m else [_zeros_like(f, n) for f in like]
+            factors += own if other == m else [_scaled(f.take(none), none) for f in like]
         return tuple(factors)
 
-    def _batches(self, examples: _WrapperExamples, copies: int = 1) -> Iterator[Batch]:
-        for at, some in examples.chunks(_CHUNK_ROWS):
-            yield Batch(at, some, some.codes, None)
+    def _batch_rows(self, examples: Any, copies: int = 1) -> int:
+        return 1024
 
-    def _predicted(self, batch: Batch) -> np.ndarray:
-        return np.asarray(self._last.predict(batch.inputs.X))
+    def _predicted(self, part: _WrapperExamples) -> np.ndarray:
+        return np.asarray(self._last.predict(part.X))
 
     def _check_labels(self, examples: Any, labels: Labels) -> None:
         # without labels, `codes` are predictions
         super()._check_labels(replace(examples, codes=examples.labels), labels)
 
-    def _log_prob(self, batch: Batch) -> np.ndarray:
-        examples = batch.inputs
+    def _log_prob(self, part: _WrapperExamples) -> np.ndarray:
         if self.likelihood == "average":
             v = self._variance
-            return -(self._errors(examples) ** 2 / v + np.log(2 * np.pi * v)) / 2
+            return -(self._errors(part) ** 2 / v + np.log(2 * np.pi * v)) / 2
         if self.likelihood == "mixture":
-            known = np.stack([part.own_labels(batch.codes)[1] for part in self._parts])
-            return logsumexp(self._log_parts(examples, known) + np.log(self._weights), axis=0)
-        log_p = self._log_parts(examples, np.array(True))
+            y = np.asarray(part.codes)
+            known = np.stack([one.own_labels(y)[1] for one in self._parts])
+            return logsumexp(self._log_parts(part, known) + np.log(self._weights), axis=0)
+        log_p = self._log_parts(part, np.array(True))
         return np.sum(log_p * (self._weights if self.likelihood == "mean" else 1.0), axis=0)
 
     # ---- parameters
 
     @property
     def implicit_penalty(self) -> float | None:
-        known = [oracle.implicit_penalty for oracle in self._oracles]
-        return None if None in known else float(np.max(np.array(known, dtype=np.float64)))
+        known: list[Any] = [oracle.implicit_penalty for oracle in self._oracles]
+        return None if None in known else float(max(known))
 
     @property
     def theta_norm(self) -> float | None:
         # parts with a known penalty do not count
-        others = [o for o in self._oracles if o.implicit_penalty is None]
-        each = [oracle.theta_norm for oracle in others]
-        return None if None in each else float(np.linalg.norm(np.array(each, dtype=np.float64)))
+        each: list[Any] = [o.theta_norm for o in self._oracles if o.implicit_penalty is None]
+        return None if None in each else float(np.linalg.norm(each))
 
     def penalty_rows(self) -> ScoreRows | None:
         """Return the penalties of all parts as score rows."""
@@ -445,13 +399,4 @@ def _oracle_of(model: Any) -> Oracle:
 
 def _scaled(factors: Factors, by: np.ndarray) -> Factors:
     """Multiply each score by a number."""
-    shape = (len(by),) + (1,) * (factors.g.ndim - 1)
-    return Factors(factors.a, factors.g * by.reshape(shape))
-
-
-def _zeros_like(like: Factors, n: int) -> Factors:
-    """Return n scores of zero, in arrays of the same kind."""
-    g = np.zeros((n, *like.g.shape[1:]))
-    if is_sparse(like.a):
-        return Factors(sp.csr_array((n, like.a.shape[1])), g)
-    return Factors(np.zeros((n, *like.a.shape[1:])), g)
+    return Factors(factors.a, factors.g * by[:, None])

@@ -91,7 +91,7 @@ class GaussNewton:
         """Yield batches and their outputs, attached to the parameters."""
         oracle = self.oracle
         for batch in oracle.batches(examples):
-            with oracle.borrowed():
+            with oracle.restorer.borrowed():
                 with sdpa_kernel(SDPBackend.MATH):  # the only attention with second derivatives
                     outputs = oracle.run(oracle.model, batch)
                 yield batch, outputs

@@ -6,9 +6,11 @@ the user's batches into these parts, from the signature of the model's forward.
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -39,15 +41,8 @@ _ITEMS_AT_ONCE = 64
 class Batch:
     """Some examples, collated and on the model's device.
 
-    Attributes
-    ----------
-    positions : (n,) int64 array
-        Positions of the examples in the data set.
-    args, kwargs
-        Arguments of the model's forward.
-    labels, weights : tensors or None
-    given
-        The batch as the user's data provides it, for custom likelihoods.
+    `positions` are those in the data set, `args` and `kwargs` the arguments of the model's forward;
+    `given` is the batch as the user's data provides it, for custom likelihoods.
     """
 
     positions: np.ndarray
@@ -116,10 +111,8 @@ def refuse_weights(weights: Any, positions: np.ndarray) -> None:
             f"weights of shape {shape} were given for {len(positions)} examples: give one number "
             "for each."
         )
-    wrong = ~(weights.isfinite() & (weights >= 0))
-    refuse_rows(wrong, positions, "have a weight that is negative, NaN or infinite")
-    what = f"have a weight above {LARGEST_WEIGHT:g}, and sums of it overflow"
-    refuse_rows(weights > LARGEST_WEIGHT, positions, what)
+    what = f"have a weight that is negative, NaN, infinite or above {LARGEST_WEIGHT:g}"
+    refuse_rows(~((weights >= 0) & (weights <= LARGEST_WEIGHT)), positions, what)
 
 
 def refuse_rows(wrong: Tensor, positions: np.ndarray, what: str) -> None:
@@ -230,36 +223,32 @@ class CallForm:
 class TorchExamples(Examples):
     """Examples of a source, in the user's order."""
 
+    checked = False
+    """True once all labels and weights have been validated."""
+
     def __init__(
         self,
         source: ExampleSource,
         form: CallForm,
         device: torch.device,
         dtype: torch.dtype,
-        index: np.ndarray | None = None,
         weighted: bool = True,
     ) -> None:
         self.source, self.form, self.device, self.dtype = source, form, device, dtype
         self.weighted = weighted
         """Whether weights count; those of test examples do not."""
-        self.index = np.arange(len(source)) if index is None else index
-        self.checked = False
-        """True once all labels have been validated."""
-        self.weights_checked = False
-        """True once all weights have been validated."""
-        self._labels: np.ndarray | None = None
-        self._labels_read = False
+        self.index = np.arange(len(source))
+        self.needs_labels = not form.free
 
     def __len__(self) -> int:
         return len(self.index)
 
     def take(self, positions: np.ndarray) -> TorchExamples:
         """Return the examples at these positions, in this order."""
-        index = self.index[np.asarray(positions)]
-        part = TorchExamples(self.source, self.form, self.device, self.dtype, index, self.weighted)
-        part.checked, part.weights_checked = self.checked, self.weights_checked
-        part.needs_labels = self.needs_labels
-        part.ids = None if self.ids is None else np.asarray(self.ids)[np.asarray(positions)]
+        at, part = np.asarray(positions), copy.copy(self)
+        vars(part).pop("labels", None)
+        part.index = self.index[at]
+        part.ids = None if self.ids is None else np.asarray(self.ids)[at]
         return part
 
     def read(self, start: int, stop: int) -> Iterator[Batch]:
@@ -270,9 +259,9 @@ class TorchExamples(Examples):
             here = positions[done : done + len(rows)]
             done += len(rows)
             batch = self.form.batch(here, tree_map(self.moved, given))
-            if batch.weights is not None and not self.weighted:
+            if not self.weighted:
                 batch = replace(batch, weights=None)
-            if batch.weights is not None and not self.weights_checked:
+            if batch.weights is not None and not self.checked:
                 refuse_weights(batch.weights, batch.positions)
             yield batch
 
@@ -290,14 +279,9 @@ class TorchExamples(Examples):
         _, given = next(self.source.read(self.index))
         return self.form.batch(np.arange(len(self)), given)
 
-    @property
+    @cached_property
     def labels(self) -> np.ndarray | None:  # pyright: ignore[reportIncompatibleVariableOverride]
         """The labels, read on first access: a pass over an image folder is not free."""
-        if not self._labels_read:
-            self._labels, self._labels_read = self._read_labels(), True
-        return self._labels
-
-    def _read_labels(self) -> np.ndarray | None:
         if isinstance(self.source, ArraySource):
             labels = self.whole().labels
             return None if labels is None else to_numpy(labels)

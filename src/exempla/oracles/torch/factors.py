@@ -20,6 +20,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import reduce
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -283,12 +285,6 @@ class StructuredFactors(Factors, ABC):
     def project_pairs(self, basis_in: Tensor, basis_out: Tensor, pairs: Pairs) -> Tensor:
         return self.project(basis_in, basis_out).flatten(1)[:, pairs.flat]
 
-    @abstractmethod
-    def project(self, basis_in: Tensor | None, basis_out: Tensor | None) -> Tensor: ...
-
-    @abstractmethod
-    def take(self, positions: np.ndarray) -> StructuredFactors: ...
-
     def compact(self) -> Factors:
         """Write the scores out if many positions make the two sides longer than the scores."""
         written = len(self) * self.sizes[0] * self.sizes[1] * widen(self.g[:0]).element_size()
@@ -433,13 +429,6 @@ class PairFactors(StructuredFactors):
         # multiplied out: s·d_in·d_out a row; as products of positions: s²·(d_in + d_out)
         return super().norm2() if self._written_out(self.inputs.positions) else self.pair(self)
 
-    def scale_inputs(self, factor: Any) -> Factors:
-        scale = torch.as_tensor(factor).to(widen(self.g))
-        if isinstance(self.inputs, OneHot):  # e_k scaled by f_k is f_k times what stands opposite
-            outputs = self.outputs.project(None) * scale[self.inputs.values][:, :, None]
-            return PairFactors(self.inputs, Vectors(outputs))
-        return PairFactors(Vectors(self.inputs.project(None) * scale), self.outputs)
-
     def join(self, others: list[Factors]) -> Factors:
         parts: list[Any] = [self, *others]
         if not all(isinstance(f, PairFactors) for f in parts):
@@ -489,32 +478,25 @@ class SumFactors(StructuredFactors):
         return Work(positions, first.d_in, first.d_out, len(each) * sum(w.gram for w in each))
 
     def project(self, basis_in: Tensor | None, basis_out: Tensor | None) -> Tensor:
-        return self._sum(f.project(basis_in, basis_out) for f in self.parts)
+        return reduce(add, (f.project(basis_in, basis_out) for f in self.parts))
 
     def take(self, positions: np.ndarray) -> SumFactors:
         return SumFactors([f.take(positions) for f in self.parts])
 
     def moment(self, side: Side) -> Tensor:
-        return self._sum(f.moment(side) for f in self.parts)
+        return reduce(add, (f.moment(side) for f in self.parts))
 
     def action(self, side: Side, directions: Tensor) -> Tensor:
-        return self._sum(f.action(side, directions) for f in self.parts)
+        return reduce(add, (f.action(side, directions) for f in self.parts))
 
     def gram(self, other: Factors) -> Tensor:
         others = other.parts if isinstance(other, SumFactors) else (other,)
-        return self._sum(f.gram(h) for f in self.parts for h in others)
+        return reduce(add, (f.gram(h) for f in self.parts for h in others))
 
     def norm2(self) -> Tensor:
         if not all(isinstance(f, PairFactors) for f in self.parts):
             return super().norm2()
-        return self._sum(f.pair(h) for f in self.parts for h in self.parts)
-
-    @staticmethod
-    def _sum(parts: Iterator[Tensor]) -> Tensor:
-        total = next(parts)
-        for part in parts:
-            total = total + part
-        return total
+        return reduce(add, (f.pair(h) for f in self.parts for h in self.parts))
 
     def join(self, others: list[Factors]) -> Factors:
         sums = [f for f in others if isinstance(f, SumFactors) and len(f.parts) == len(self.parts)]

@@ -64,15 +64,7 @@ class Rows:
 
     @staticmethod
     def of(samples: Tensor, n: int) -> Rows:
-        """Build from the sample of each row, −1 for rows without one.
-
-        >>> Rows.of(torch.tensor([1, 0, 1, -1]), 2).split(torch.tensor([[5.0], [6], [7], [8]]), 2)
-        tensor([[[6.],
-                 [0.]],
-        <BLANKLINE>
-                [[5.],
-                 [7.]]])
-        """
+        """Build from the sample of each row, −1 for rows without one."""
         kept = samples.argsort(stable=True)[int((samples < 0).sum()) :]
         mine = samples[kept]
         counts = torch.bincount(mine, minlength=n)
@@ -149,11 +141,11 @@ class Use:
 
     def vector(self, role: str, g: Tensor, n: int, layout: _Place) -> Tensor:
         """Return the score of the parameter in this role, written out: (n, numel)."""
-        raise TypeError(f"{type(self).__name__} has no {role} to write out")
+        raise NotImplementedError
 
     def factors(self, g: Tensor, n: int, layout: _Place, bias: bool) -> Factors:
         """Return the score of the weight, with the bias as last row if wanted."""
-        raise TypeError(f"{type(self).__name__} has no weight matrix")
+        raise NotImplementedError
 
 
 @dataclass

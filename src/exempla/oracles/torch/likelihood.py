@@ -4,14 +4,13 @@ A *head* turns outputs and labels into log p, and gives the vectors that are pul
 the network: ∂ log p/∂outputs for a score, and for the Fisher rows r with Σ r rᵀ = E_y[s sᵀ].
 `FamilyHead` has one output vector per example; its formulas are in `exempla.oracles.likelihoods`,
 here ordered as a network needs them, the most probable class of every example first, so that a few
-backward passes carry almost all of the probability. `_TokenHead` has a label at every position:
-language models, token classifiers, segmentation. `choose_head` picks one by name, or from outputs
-and labels.
+backward passes carry almost all of the probability. `TokenHead` has the same methods for a label at
+every position: language models, token classifiers, segmentation. `choose_head` picks one by name,
+or from outputs and labels.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -41,33 +40,6 @@ _Ranked = Iterator[tuple[Tensor, Tensor]]
 """(which examples have a row, the cotangents), one entry per backward pass."""
 
 
-class Head(ABC):
-    """A likelihood over what the network returns."""
-
-    name: str
-    fisher_note: str
-
-    @abstractmethod
-    def log_prob(self, outputs: Tensor, batch: Batch) -> Tensor:
-        """Return log p(y | x) of each example, (n,)."""
-
-    @abstractmethod
-    def score(self, outputs: Tensor, batch: Batch, predicted: bool) -> Tensor:
-        """Return ∂ log p/∂outputs, under the given or the predicted labels."""
-
-    @abstractmethod
-    def fisher(self, outputs: Tensor, batch: Batch, generator: torch.Generator) -> _Ranked:
-        """Yield cotangents of the Fisher rows, for fewer and fewer examples."""
-
-    @abstractmethod
-    def predict(self, outputs: Tensor, batch: Batch) -> Tensor:
-        """Return the predicted labels."""
-
-    @abstractmethod
-    def refuse(self, shape: torch.Size, batch: Batch) -> None:
-        """Raise if the labels cannot be labels of outputs of this shape (after the first axis)."""
-
-
 @dataclass(frozen=True)
 class _MultiLabel(Bernoulli):
     """Several independent binary labels per example: outputs and labels are (n, labels)."""
@@ -79,7 +51,7 @@ class _MultiLabel(Bernoulli):
 
 
 @dataclass(frozen=True)
-class FamilyHead(Head):
+class FamilyHead:
     """One output vector per example, of a family from `exempla.oracles.likelihoods`.
 
     `link` is "logits", or "probabilities" for a network that ends in a softmax or sigmoid.
@@ -90,11 +62,11 @@ class FamilyHead(Head):
     draws: int = 1
 
     @property
-    def name(self) -> str:  # type: ignore[override]
+    def name(self) -> str:
         return self.family.name
 
     @property
-    def fisher_note(self) -> str:  # type: ignore[override]
+    def fisher_note(self) -> str:
         if isinstance(self.family, Categorical):
             return (
                 f"exact over classes of probability above {CLASS_CUT:g}; of more than "
@@ -121,9 +93,11 @@ class FamilyHead(Head):
         return cotangent.reshape(outputs.shape).to(outputs.dtype)
 
     def log_prob(self, outputs: Tensor, batch: Batch) -> Tensor:
+        """Return log p(y | x) of each example, (n,)."""
         return self.family.log_prob(self.natural(outputs), self._labels(batch))
 
     def score(self, outputs: Tensor, batch: Batch, predicted: bool) -> Tensor:
+        """Return ∂ log p/∂outputs, under the given or the predicted labels."""
         x = self.natural(outputs)
         if predicted and isinstance(self.family, (Gaussian, Poisson)):
             raise ExemplaError(
@@ -140,9 +114,11 @@ class FamilyHead(Head):
         return labels.reshape(-1) if isinstance(self.family, Categorical) and one_each else labels
 
     def predict(self, outputs: Tensor, batch: Batch) -> Tensor:
+        """Return the predicted labels."""
         return self.family.predict(self.natural(outputs))
 
     def fisher(self, outputs: Tensor, batch: Batch, generator: torch.Generator) -> _Ranked:
+        """Yield cotangents of the Fisher rows, for fewer and fewer examples."""
         x = self.natural(outputs)
         rows = self._classes if isinstance(self.family, Categorical) else self._separate
         for active, cotangent in rows(x, generator):
@@ -182,10 +158,16 @@ class FamilyHead(Head):
             yield everyone, root * signs / draws**0.5  # E[(signs)(signs)ᵀ] = I
 
     def refuse(self, shape: torch.Size, batch: Batch) -> None:
+        """Raise if the labels cannot be labels of outputs of this shape (after the first axis)."""
         labels, width = _labels_of(batch), shape[1:].numel()
         if isinstance(self.family, Categorical):
             if labels.ndim == 2 and 1 < labels.shape[1] == width:
-                self._refuse_class_weights(labels, batch)
+                what = (
+                    "have labels with a column for each class that do not add up to one, as a "
+                    "categorical likelihood needs (use likelihood='multilabel' if an example can "
+                    "have several labels, or none)"
+                )
+                refuse_rows(~_are_class_weights(labels), batch.positions, what)
                 return
             if labels.shape[1:].numel() != 1:
                 raise ExemplaError(
@@ -206,17 +188,6 @@ class FamilyHead(Head):
             refuse_rows(~labels.isfinite(), batch.positions, "have a label of NaN or infinity")
             if isinstance(self.family, Poisson):
                 refuse_rows(labels < 0, batch.positions, "have a negative count as label")
-
-    def _refuse_class_weights(self, labels: Tensor, batch: Batch) -> None:
-        """Raise if a row of labels, one number per class, does not add up to one."""
-        wrong = ~_are_class_weights(labels)
-        if bool(wrong.any()):
-            at = batch.positions[int(wrong.nonzero()[0, 0])]
-            raise ExemplaError(
-                f"the labels have a column for each of {labels.shape[1]} classes and row {at} does "
-                f"not add up to one, as a {self.name} likelihood needs: if an example can have "
-                "several labels, or none, use likelihood='multilabel'."
-            )
 
 
 def _labels_of(batch: Batch) -> Tensor:
@@ -262,7 +233,7 @@ def _refuse_classes(labels: Tensor, count: int, batch: Batch, name: str) -> None
 
 
 @dataclass(frozen=True)
-class _TokenHead(Head):
+class TokenHead:
     """A label per position, outputs (n, T, V): log p of an example is the sum over its positions.
 
     With `shift`, the labels are the inputs themselves and position t is scored by output t − 1,
@@ -277,13 +248,13 @@ class _TokenHead(Head):
     ignored: tuple[int, ...] = (IGNORED_LABEL,)
 
     @property
-    def name(self) -> str:  # type: ignore[override]
+    def name(self) -> str:
         if self.classes_first:
             return "pixels"
         return "causal_lm" if self.shift else "tokens"
 
     @property
-    def fisher_note(self) -> str:  # type: ignore[override]
+    def fisher_note(self) -> str:
         where = "position, given the true prefix" if self.shift else "position"
         return f"{self.draws} sampled label(s) per {where}"
 
@@ -365,6 +336,10 @@ class _TokenHead(Head):
         _refuse_classes(targets, count, batch, self.name)
 
 
+Head = FamilyHead | TokenHead
+"""A likelihood over what the network returns."""
+
+
 def outputs_of(result: Any, n: int) -> Tensor:
     """Return the tensor of outputs in what the model returns, one row per example."""
     if hasattr(result, "logits"):
@@ -404,7 +379,7 @@ def choose_head(wanted: Any, model: nn.Module, outputs: Tensor, batch: Batch, dr
     if isinstance(wanted, str) and wanted in _POSITIONS:
         first = wanted == "pixels"
         void = (_VOID,) if first and outputs.shape[1] <= _VOID else ()
-        return _TokenHead(wanted == "causal_lm", draws, first, (IGNORED_LABEL, *void))
+        return TokenHead(wanted == "causal_lm", draws, first, (IGNORED_LABEL, *void))
     families: dict[str, Likelihood] = {
         family.name: family
         for family in (Categorical(), Bernoulli(), _MultiLabel(), Gaussian(), Poisson())
@@ -428,8 +403,7 @@ def _infer(model: nn.Module, outputs: Tensor, batch: Batch) -> str:
             "the likelihood cannot be inferred without labels: give labels, or name it "
             "(likelihood='categorical', for example)."
         )
-    if not isinstance(labels, Tensor) or labels.ndim == 0:
-        raise ExemplaError("the labels are not an array: give one label for every example.")
+    labels = _labels_of(batch)
     found = _infer_by_position(model, outputs, batch) or _infer_by_example(outputs, labels)
     if found:
         return found

@@ -28,8 +28,8 @@ from exempla.oracles.torch.factors import DenseFactors
 from exempla.oracles.torch.layers import Block, Layout, Rows, Seen, Use
 from exempla.oracles.torch.restore import random_state, restore_random_state
 from exempla.oracles.torch.sources import leaves
-from exempla.oracles.torch.survey import PROBE, Survey, full_precision, survey
-from exempla.oracles.torch.tape import Tape, pull_back
+from exempla.oracles.torch.survey import PROBE, Survey, full_precision, pull_back, survey
+from exempla.oracles.torch.tape import Tape
 
 _BASE = 16
 """Values of a digit: factors of up to 2^15, which every type but float16 can represent."""
@@ -98,53 +98,12 @@ Run = Callable[[Any, Batch], Tensor]
 """(model, batch) → outputs, or log-probabilities of a custom likelihood."""
 
 
-def _by_vmap(
-    model: nn.Module, parameters: dict[str, Tensor], run: Run, batch: Batch, cotangent: Tensor
-) -> dict[str, Tensor]:
-    """Return the gradients of ⟨outputs, cotangent⟩, (n, *shape) per parameter, by vmap."""
-    values, rebuild = batch.tensors()
-
-    def pulled(changed: dict[str, Tensor], values: list[Tensor], cotangent: Tensor) -> Tensor:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            return torch.func.functional_call(model, changed, args, kwargs)
-
-        one = rebuild([v.unsqueeze(0) for v in values])
-        return (run(call, one)[0] * cotangent).sum()
-
-    one_by_one = torch.func.vmap(torch.func.grad(pulled), in_dims=(None, 0, 0), randomness="same")
-    detached = {name: p.detach() for name, p in parameters.items()}
-    return one_by_one(detached, values, cotangent)
-
-
-def _by_loop(
-    model: nn.Module, parameters: dict[str, Tensor], run: Run, batch: Batch, cotangent: Tensor
-) -> dict[str, Tensor]:
-    """Return the same by one forward and backward pass per sample."""
-    rows: list[tuple[Tensor | None, ...]] = []
-    for i in range(len(batch)):
-        outputs = run(model, batch.take([i]))
-        wanted = list(parameters.values())
-        rows.append(pull_back(outputs, wanted, cotangent[i : i + 1]))
-    columns = zip(parameters.items(), zip(*rows, strict=True), strict=True)
-    return {
-        name: torch.stack([torch.zeros_like(p) if g is None else g for g in column])
-        for (name, p), column in columns
-    }
-
-
-CPU_BUDGET = 2**30
-"""Largest size of a batch's factors in main memory."""
 _GOOD_BYTES = {"cpu": 2**26, "cuda": 2**30}
 """Bytes of factors beyond which a larger batch is no faster."""
-_MIN_EXAMPLES = {"cpu": 4, "cuda": 16}
-"""Smallest batch, whatever its factors take."""
-PASS_TIMES = 3
+_MIN_EXAMPLES = {"cpu": 4, "cuda": 8}
+"""Smallest batch, if it fits in a quarter of the free memory."""
+_PASS_TIMES = 3
 """Memory of a pass, in multiples of its factors."""
-STEPS = 2
-"""Memory that a pass may take, in training steps with the loader's batch size."""
-SPARED = {"cpu": 2**24, "cuda": 2**32}
-"""Bytes that a pass may take in any case. On a CPU, more made small networks no faster; on a GPU,
-a small network spends its time starting kernels, and larger batches start fewer."""
 _HALF_SCALE = 1024.0
 """Factor by which float16 gradients are scaled, so that small ones do not vanish."""
 
@@ -155,13 +114,15 @@ class TapedNetwork:
     def __init__(self, model: nn.Module, parameters: dict[str, Tensor]) -> None:
         self.model, self.parameters = model, parameters
         self.names = {id(p): name for name, p in parameters.items()}
-        first = next(iter(parameters.values()))
-        self.like = torch.zeros((), device=first.device, dtype=precision(parameters))
+        double = any(p.dtype == torch.float64 for p in parameters.values())
+        dtype = torch.float64 if double else torch.float32
+        self.like = torch.zeros((), device=next(iter(parameters.values())).device, dtype=dtype)
         """A tensor with the device and precision of the scores."""
         self.found: Survey | None = None
         self.planned: set[str] = set()
         self.warned: set[str] = set()
-        self.by_sample: Callable[..., dict[str, Tensor]] | None = None
+        self.vmap_works: bool | None = None
+        """Whether vmap can score what the tape cannot; None until it has been tried."""
 
     @property
     def blocks(self) -> tuple[Block, ...]:
@@ -179,26 +140,21 @@ class TapedNetwork:
                 if not found.routed or _reached(found) == set(self.parameters):
                     break
                 found = found.with_more(self._looked_at(run, _some_of(batch, start)))
-        found.references.clear()
         self.found = found
         self.planned = _reached(found)
 
     def _refuse_batch_dependence(self, run: Run, batch: Batch) -> None:
         """Raise if the outputs of an example depend on the other examples in its batch."""
-        last = len(batch) - 1
-        pair = [_some_of(batch, 0), batch.take(np.array([0, last, last]))]
-        state, rows = random_state(), []
-        for one in pair if last else ():
+        last, state, rows = len(batch) - 1, random_state(), []
+        for one in (_some_of(batch, 0), batch.take(np.array([0, last, last]))):
             restore_random_state(state)
             rows.append(run(self.model, one)[0].detach().float())
-        if not last or not _differ(*rows):
-            return
-        where = _first_difference(self.model, run, pair, state)
-        raise ExemplaError(
-            "the outputs of an example depend on which other examples are in the batch"
-            f"{f' (first seen at the input of {where})' if where else ''}: such a model has no "
-            "score per example; use running statistics, or normalise each example by itself."
-        )
+        if _differ(*rows):
+            raise ExemplaError(
+                "the outputs of an example depend on which other examples are in the batch: such a "
+                "model has no score per example; use running statistics, or normalise each example "
+                "by itself."
+            )
 
     def _looked_at(self, run: Run, probe: Batch) -> Survey:
         found = survey(lambda: run(self.model, probe), self.parameters, PROBE)
@@ -208,35 +164,15 @@ class TapedNetwork:
                 "parameters=."
             )
         if found.fallback:
-            chosen = self._choose_fallback(found, run, probe)
-            self.by_sample = self.by_sample if self.by_sample is _by_loop else chosen
+            rest = {x: p for x, p in self.parameters.items() if x in found.fallback}
+            _refuse_size(rest)
+            warnings.warn(
+                "scored by vmap or a loop over examples, which is slower, because their use in the "
+                f"model is not one exempla keeps in factored form: {brief(rest)}.",
+                ExemplaWarning,
+                stacklevel=6,
+            )
         return found
-
-    def _choose_fallback(self, found: Survey, run: Run, probe: Batch) -> Any:
-        """Return vmap if it works and agrees with autograd, otherwise a loop; warn about it."""
-        assert found.cotangents is not None
-        rest = {x: self.parameters[x] for x in self.parameters if x in found.fallback}
-        _refuse_size(rest)
-        failure: Exception | None = None
-        for method, words in ((_by_vmap, "torch.func.vmap"), (_by_loop, "a loop over samples")):
-            try:
-                got = method(self.model, rest, run, probe, found.cotangents)
-            except Exception as error:
-                failure = error
-                continue
-            if all(found.agrees(got[x], found.references[x]) for x in rest):
-                warnings.warn(
-                    f"scored by {words}, which is slower, because their use in the model is not "
-                    f"one exempla keeps in factored form: {brief(rest)}.",
-                    ExemplaWarning,
-                    stacklevel=7,
-                )
-                return method
-        raise ExemplaError(
-            f"the scores of {brief(rest)} depend on which other examples are in the batch (a "
-            "normalisation without running statistics, for instance): such a model has no score "
-            "per example; leave these out with parameters=."
-        ) from failure
 
     def forward(self, run: Run, batch: Batch) -> _Pass:
         """Run one forward pass under the tape."""
@@ -249,28 +185,15 @@ class TapedNetwork:
     @property
     def row_bytes(self) -> int:
         """Memory of one example in a pass: its factors, their graph, and their projections."""
-        return PASS_TIMES * int(self.found.row_bytes) if self.found is not None else 0
+        return _PASS_TIMES * int(self.found.row_bytes) if self.found is not None else 0
 
-    def batch_size(self, loader: int | None = None, fixed: bool = False) -> int:
-        """Return the number of examples that keeps the processor busy and fits in memory.
-
-        With a `loader`, a pass takes little more memory than a training step with that batch size.
-        With `fixed`, batches have the loader's size if memory allows.
-        """
+    def batch_size(self) -> int:
+        """Return the number of examples that keeps the processor busy and fits in memory."""
         assert self.found is not None
-        device = next(iter(self.parameters.values())).device
+        kind = "cuda" if self.like.is_cuda else "cpu"
         row = max(int(self.found.row_bytes), 1)
-        kind = device.type if device.type in _GOOD_BYTES else "cpu"
-        wanted = int(np.clip(_GOOD_BYTES[kind] / row, _MIN_EXAMPLES[kind], 2048))
-        if loader is not None:
-            gradients = sum(p.nbytes for p in self.parameters.values())
-            room = max(STEPS * (gradients + loader * row), SPARED[kind])
-            wanted = loader if fixed else min(wanted, room // (PASS_TIMES * row))
-        if device.type == "cuda":
-            budget = torch.cuda.mem_get_info(device)[0] // 4
-        else:
-            budget = min(CPU_BUDGET, available_memory() // 4)
-        return int(max(1, min(wanted, budget // row)))
+        wanted = np.clip(_GOOD_BYTES[kind] / row, _MIN_EXAMPLES[kind], 2048)
+        return int(max(1, min(wanted, _free_memory(self.like) // 4 // row)))
 
 
 class _Pass:
@@ -360,52 +283,56 @@ class _Pass:
             yield layout if fits else None
 
     def _fallback(self, cotangent: Tensor, wanted: set[str]) -> dict[str, Tensor]:
+        """Return the gradients of these parameters: by vmap, which is fast, or by the loop.
+
+        Not every operation has a batching rule, and some rules are wrong, so the first batch is
+        scored both ways; vmap is used from then on if the two agree.
+        """
         network = self.network
         rest = {x: p for x, p in network.parameters.items() if x in wanted}
         if not rest:
             return {}
-        args = (network.model, rest, self.run, self.batch, cotangent)
-        method = network.by_sample or _by_vmap
-        try:
-            dense = method(*args)
-        except RuntimeError as error:
-            if method is _by_loop or out_of_memory(error):
-                raise
-            network.by_sample = _by_loop
-            dense = _by_loop(*args)
-        return {x: g.detach().to(network.like.dtype) for x, g in dense.items()}
+        quick = None
+        if network.vmap_works is not False:
+            try:
+                quick = self._by_vmap(rest, cotangent)
+            except Exception as error:
+                if network.vmap_works and isinstance(error, RuntimeError) and out_of_memory(error):
+                    raise  # a smaller batch will do
+                network.vmap_works = False
+        found = quick if network.vmap_works and quick else self._by_loop(rest, cotangent)
+        if network.vmap_works is None and quick:
+            network.vmap_works = not any(_differ(quick[x], found[x]) for x in rest)
+        return {x: g.detach().to(network.like.dtype) for x, g in found.items()}
+
+    def _by_vmap(self, rest: dict[str, Tensor], cotangent: Tensor) -> dict[str, Tensor]:
+        model, (values, rebuild) = self.network.model, self.batch.tensors()
+
+        def pulled(changed: dict[str, Tensor], values: list[Tensor], cotangent: Tensor) -> Tensor:
+            def call(*args: Any, **kwargs: Any) -> Any:
+                return torch.func.functional_call(model, changed, args, kwargs)
+
+            one = rebuild([v.unsqueeze(0) for v in values])
+            return (self.run(call, one)[0] * cotangent).sum()
+
+        each = torch.func.vmap(torch.func.grad(pulled), in_dims=(None, 0, 0), randomness="same")
+        return each({x: p.detach() for x, p in rest.items()}, values, cotangent)
+
+    def _by_loop(self, rest: dict[str, Tensor], cotangent: Tensor) -> dict[str, Tensor]:
+        rows: list[tuple[Tensor | None, ...]] = []
+        for i in range(len(self.batch)):
+            outputs = self.run(self.network.model, self.batch.take([i]))
+            rows.append(pull_back(outputs, list(rest.values()), cotangent[i : i + 1]))
+        return {
+            x: torch.stack([torch.zeros_like(p) if g is None else g for g in column])
+            for (x, p), column in zip(rest.items(), zip(*rows, strict=True), strict=True)
+        }
 
 
 def _differ(one: Tensor, other: Tensor) -> bool:
     """Return True if two results of one example differ by more than rounding."""
     allowed = 1e-2 * float(torch.maximum(one.abs().max(), other.abs().max()))
     return one.shape != other.shape or bool((one - other).abs().max() > allowed)
-
-
-def _first_difference(model: nn.Module, run: Run, pair: list[Batch], state: Any) -> str:
-    """Return the first module whose input for the same example differs between two batches."""
-    found: list[list[tuple[str, Tensor]]] = []
-    for batch in pair:
-        seen: list[tuple[str, Tensor]] = []
-        found.append(seen)
-
-        def note(name: str, args: Any, seen: list[Any] = seen) -> None:
-            x = args[0] if args else None
-            if isinstance(x, Tensor) and x.is_floating_point() and x.ndim and len(x) == PROBE:
-                seen.append((name, x[0].detach().float()))
-
-        handles = [
-            module.register_forward_pre_hook(lambda _, args, name=name: note(name, args))
-            for name, module in model.named_modules()
-            if name and not list(module.children())
-        ]
-        try:
-            restore_random_state(state)
-            run(model, batch)
-        finally:
-            for handle in handles:
-                handle.remove()
-    return next((name for (name, a), (_, b) in zip(*found) if _differ(a, b)), "")
 
 
 def _some_of(batch: Batch, start: int) -> Batch:
@@ -418,35 +345,32 @@ def _reached(found: Survey) -> set[str]:
 
 
 def _refuse_size(parameters: dict[str, Tensor]) -> None:
-    """Raise if the gradients of a survey's examples do not fit in memory."""
-    first = next(iter(parameters.values()))
-    needed = PROBE * 4 * sum(p.numel() for p in parameters.values())
-    free = torch.cuda.mem_get_info(first.device)[0] if first.is_cuda else available_memory()
-    if needed > free:
+    """Raise if the gradients of one example do not fit in memory."""
+    needed = 4 * sum(p.numel() for p in parameters.values())
+    if needed > _free_memory(next(iter(parameters.values()))):
         raise ExemplaError(
             f"the use of {brief(parameters)} in the model is not one exempla keeps in factored "
-            f"form, and written out for each of a few examples their scores take "
-            f"{needed / 2**30:.0f} GiB: leave these out with parameters=, or let the model apply "
-            "them by F.linear, matmul or a grouped product."
+            f"form, and written out their scores take {needed / 2**30:.0f} GiB per example: leave "
+            "these out with parameters=, or apply them by F.linear, matmul or a grouped product."
         )
 
 
 def failure(error: Exception, batch: Batch, dtype: torch.dtype) -> str:
     """Return why the model fails on the first examples, and what to do about it."""
     named = dict(enumerate(batch.args)) | batch.kwargs
-    inputs = {k: t for k, part in named.items() for t in leaves(part) if isinstance(t, Tensor)}
+    inputs = [(k, t) for k, part in named.items() for t in leaves(part) if isinstance(t, Tensor)]
     lines = str(error).splitlines()
     what = f"the model fails on the first examples ({lines[0] if lines else type(error).__name__})"
-    if "dtype" in str(error) and any(not t.is_floating_point() for t in inputs.values()):
+    if "dtype" in str(error) and any(not t.is_floating_point() for _, t in inputs):
         kind = str(dtype).removeprefix("torch.")
         return f"{what}: X holds whole numbers and the model computes in {kind}; give X.float()."
     if not inputs:
         return f"{what}: the data gives it no tensor; name the columns as its forward does."
-    shapes = ", ".join(
-        f"{k} {tuple(t.shape[1:])}" if isinstance(k, str) else f"{tuple(t.shape[1:])}"
-        for k, t in inputs.items()
-    )
-    return f"{what}: check that it takes examples of shape {shapes}."
+    shapes = [
+        f"{k} {tuple(t.shape[1:])}" if k in batch.kwargs else f"{tuple(t.shape[1:])}"
+        for k, t in inputs
+    ]
+    return f"{what}: check that it takes examples of shape {', '.join(shapes)}."
 
 
 def refuse_headless(model: nn.Module, error: Exception) -> None:
@@ -470,10 +394,9 @@ def refuse_parameters(model: nn.Module) -> None:
         )
 
 
-def precision(parameters: dict[str, Tensor]) -> torch.dtype:
-    """Return float64 if the model has it, otherwise float32."""
-    double = any(p.dtype == torch.float64 for p in parameters.values())
-    return torch.float64 if double else torch.float32
+def _free_memory(like: Tensor) -> int:
+    """Return the free bytes on the tensor's device."""
+    return torch.cuda.mem_get_info(like.device)[0] if like.is_cuda else available_memory()
 
 
 def out_of_memory(error: RuntimeError) -> bool:

@@ -9,10 +9,7 @@ A batch whose pass does not fit in memory is split in halves, and later batches 
 from __future__ import annotations
 
 import copy
-import warnings
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
-from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import Any, Literal
@@ -21,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from exempla.errors import ExemplaError, ExemplaWarning
+from exempla.errors import ExemplaError
 from exempla.oracles.base import Labels, Layer, Oracle, ScoreRows
 from exempla.oracles.likelihoods import Categorical, Custom, Gaussian
 from exempla.oracles.torch.curvature import GaussNewton
@@ -34,18 +31,16 @@ from exempla.oracles.torch.examples import (
     refuse_weights,
     weighted,
 )
-from exempla.oracles.torch.likelihood import FamilyHead, Head, choose_head, outputs_of
+from exempla.oracles.torch.likelihood import FamilyHead, Head, TokenHead, choose_head, outputs_of
 from exempla.oracles.torch.network import (
     TapedNetwork,
-    brief,
     failure,
     out_of_memory,
     refuse_headless,
     refuse_parameters,
 )
 from exempla.oracles.torch.restore import BORROWING, ModelRestorer
-from exempla.oracles.torch.sources import ArraySource, source_of, tree_map
-from exempla.oracles.torch.tape import pull_back
+from exempla.oracles.torch.sources import ArraySource, ItemSource, source_of, tree_map
 from exempla.oracles.torch.trainers import Reader, refuse_absent, select_parameters
 from exempla.recorder.weights import unwrap_module
 
@@ -54,23 +49,12 @@ _NO_GRADIENT = (
     "the model's outputs carry no gradient: its forward runs under torch.no_grad() or "
     "torch.inference_mode(), or detaches its result; give a module whose forward records gradients."
 )
-_CHECK_EVERY = 32
-"""Batches between two checks that the outputs are finite: each check waits for the device."""
 _MAX_VARIANCE_SAMPLE = 8192
 """Largest number of training examples from which a Gaussian's variance is fitted."""
 _PROBED = 8
 """Examples whose outputs decide the likelihood."""
 _DEVICE_SHARE = 8
 """Arrays that take less than one part in so many of a GPU's free memory are moved there whole."""
-
-
-def _class_weights_note(classes: int) -> str:
-    """Return the note on how labels with a column for each class were read."""
-    return (
-        f"labels with a column for each of {classes} classes, adding up to one, were read as cross "
-        "entropy reads them; use likelihood='multilabel' if the network was trained with a yes or "
-        "no for each class."
-    )
 
 
 class TorchOracle(Oracle):
@@ -139,8 +123,6 @@ class TorchOracle(Oracle):
         self.wanted, self.draws, self.seed = likelihood, draws, seed
         self.batch_size = batch_size
         self.reader = reader or Reader({})
-        self._unchecked: list[tuple[Tensor, np.ndarray]] = []
-        """Sums of outputs that are not checked yet, with the positions of their examples."""
 
     def __reduce__(self) -> Any:
         # The tape knows parameters by id, so a stored oracle is rebuilt around the stored model,
@@ -195,70 +177,57 @@ class TorchOracle(Oracle):
         collate = partial(self.reader.collated, names=self.form.names, fill=fill)
         with self.restorer.borrowed(gradients=False):
             source = source_of(self.reader.read(data), collate)
-            source.fix_augmentation()
-            examples = TorchExamples(
-                source, self.form, self.device, self.dtype, weighted=role == "train"
-            )
-            examples.needs_labels = not self.form.free
+            if isinstance(source, ItemSource):
+                source.fix_augmentation()
+            weighted = role == "train"
+            examples = TorchExamples(source, self.form, self.device, self.dtype, weighted)
             self._prepare(examples, role)
         return examples
 
     def _prepare(self, examples: TorchExamples, role: str) -> None:
-        """Choose the likelihood and survey the model, on the first data that is read."""
-        self._check_weights(examples)
-        first = next(examples.read(0, min(len(examples), 64)))
+        """Choose the likelihood and survey the model, on the first data that is read.
+
+        All labels and weights of arrays are checked here; those of a dataset when they are read.
+        """
+        first = known = next(examples.read(0, min(len(examples), 64)))
+        if isinstance(examples.source, ArraySource):
+            known = examples.whole()  # the first few labels may all be of one class
+            if known.weights is not None and examples.weighted:
+                refuse_weights(known.weights, known.positions)
+                if not bool((known.weights > 0).any()):
+                    raise ExemplaError("every weight is zero: no training example would count.")
         if not isinstance(self.head, Custom):
             # only a few: the outputs of a language model are its largest tensor
             outputs = self._tried(first.take(np.arange(min(len(first), _PROBED))))
             if self.head is None:
-                # all labels of arrays: the first few may all be of one class
-                known = examples.whole() if isinstance(examples.source, ArraySource) else first
                 self.head = choose_head(self.wanted, self.model, outputs, known, self.draws)
-            first = self._with_classes(first, outputs.shape[1:].numel())
+            self._note_classes(known.labels, outputs.shape[1:].numel())
             if role == "train" and first.labels is None and isinstance(self.head, FamilyHead):
                 raise ExemplaError("the training data has no labels: give (X, y).")
-            self._check_labels(examples, first, outputs.shape)
+            if known.labels is not None:
+                self.head.refuse(outputs.shape, known)
+                examples.checked = known is not first
         if self.network.found is None:
             with self.restorer.watching():
                 self.network.survey(self.run, first)
-            self._warn_of_hooks(first.take(np.arange(min(len(first), 2))))
+            self.restorer.draws |= isinstance(self.head, Custom)  # whose sampling was not watched
         if role == "train":
             self._choose_batches(examples)
             self._fit_variance(examples)
         _move_whole(examples)
 
-    def _warn_of_hooks(self, batch: Batch) -> None:
-        """Name the backward hooks that change gradients: scores are computed without them."""
-        if not self.restorer.hooked:
+    def _note_classes(self, labels: Any, count: int) -> None:
+        """Let one-hot labels be read as class numbers from now on, and say so."""
+        if not isinstance(self.head, FamilyHead) or not isinstance(self.head.family, Categorical):
             return
-        wanted = list(self.network.parameters.values())
-
-        def gradients() -> tuple[Tensor | None, ...]:
-            outputs = self.run(self.model, batch)
-            directions = torch.randn(outputs.shape, generator=torch.Generator().manual_seed(0))
-            return pull_back(outputs, wanted, directions.to(outputs))
-
-        plain = gradients()
-        with self.restorer.hooks_on():
-            changed = gradients()
-        pairs = zip(plain, changed, strict=True)
-        if any(a is not None and not (b is not None and torch.allclose(a, b)) for a, b in pairs):
-            warnings.warn(
-                f"the backward hooks of {brief(self.restorer.hooked)} change gradients: scores are "
-                "the gradients of the model's forward, computed without these hooks.",
-                ExemplaWarning,
-                stacklevel=5,
-            )
-
-    def _with_classes(self, batch: Batch, count: int) -> Batch:
-        """Read one-hot labels as class numbers, in this batch and in later ones."""
-        head, labels = self.head, batch.labels
-        if not isinstance(head, FamilyHead) or not isinstance(head.family, Categorical):
-            return batch
         self.form.classes = count
         if isinstance(labels, Tensor) and labels.ndim == 2 and labels.shape[1] == count > 1:
-            self.notes = (_class_weights_note(count),) if self.wanted == "auto" else ()
-        return replace(batch, labels=self.form.class_numbers(labels))
+            note = (
+                f"labels with a column for each of {count} classes, adding up to one, were read as "
+                "cross entropy reads them; use likelihood='multilabel' if the network was trained "
+                "with a yes or no for each class."
+            )
+            self.notes = (note,) if self.wanted == "auto" else ()
 
     def _tried(self, batch: Batch) -> Tensor:
         """Return the outputs of a few examples, or raise with the reason why there are none."""
@@ -279,28 +248,6 @@ class TorchOracle(Oracle):
             refuse_parameters(self.model)
             refuse_rows(wrong, batch.positions, _NOT_FINITE)
         return outputs
-
-    def _check_weights(self, examples: TorchExamples) -> None:
-        """Check all weights of arrays at once; those of a dataset are checked when read."""
-        if not examples.weighted or not isinstance(examples.source, ArraySource):
-            return
-        whole = examples.whole()
-        if whole.weights is not None:
-            refuse_weights(whole.weights, whole.positions)
-            if not bool((whole.weights > 0).any()):
-                raise ExemplaError("every weight is zero: no training example would count.")
-        examples.weights_checked = True
-
-    def _check_labels(self, examples: TorchExamples, first: Batch, shape: torch.Size) -> None:
-        """Check all labels of arrays at once; those of a dataset are checked when read."""
-        head = self.head
-        if first.labels is None or not isinstance(head, Head):
-            return
-        if isinstance(examples.source, ArraySource):
-            head.refuse(shape, examples.whole())
-            examples.checked = True
-        else:
-            head.refuse(shape, first)
 
     def _fit_variance(self, examples: TorchExamples) -> None:
         """Fit a Gaussian's σ² as the mean squared residual of the training data."""
@@ -323,15 +270,10 @@ class TorchOracle(Oracle):
 
     # ---- passes over the data
 
-    def borrowed(self) -> AbstractContextManager[None]:
-        """Borrow the model; a custom likelihood may draw random numbers."""
-        return self.restorer.borrowed(randomness=isinstance(self.head, Custom))
-
     def run(self, model: Any, batch: Batch) -> Tensor:
         """Return the outputs, or the log-probabilities of a custom likelihood.
 
-        The model gets copies: its forward may work in place (`x -= mean`), and the batch may be a
-        view of the user's arrays that is read again.
+        The model gets copies: its forward may work in place, on views of the user's arrays.
         """
         if isinstance(self.head, Custom):
             return _one_value_each(self.head.log_prob(model, copied(batch.given)), len(batch))
@@ -340,9 +282,8 @@ class TorchOracle(Oracle):
     def _choose_batches(self, examples: TorchExamples) -> None:
         """Choose the size of all batches from the first data."""
         if self.batch_size is None:
-            source = examples.source
-            size = self.network.batch_size(source.batch_size, source.fixed)
-            self.batch_size = source.whole_batches(size)
+            fits = self.network.batch_size()
+            self.batch_size = min(fits, examples.source.batch_size or fits)
 
     def batches(self, examples: TorchExamples) -> Iterator[Batch]:
         """Yield batches in order, of the size that fits in memory at the time."""
@@ -364,23 +305,21 @@ class TorchOracle(Oracle):
 
     def _forward(self, examples: TorchExamples) -> Iterator[tuple[Batch, Tensor]]:
         for batch in self.batches(examples):
-            with self.borrowed(), torch.no_grad():
+            with self.restorer.borrowed(), torch.no_grad():
                 outputs = self.run(self.model, batch)
             yield batch, outputs
 
     def scores(self, examples: Any, labels: Labels = "true") -> Iterator[ScoreRows]:
         if labels == "predicted" and isinstance(self.head, Custom):
             raise ExemplaError("a custom likelihood has no predicted labels: give the true ones.")
-        self._unchecked = []
         check = labels == "true" and not examples.checked
         work = partial(self._score, predicted=labels == "predicted", check=check)
         for batch in self.batches(examples):
             yield from self._in_memory(work, batch)
-        self._refuse_unchecked()
 
     def _score(self, batch: Batch, predicted: bool, check: bool) -> ScoreRows:
         """Return the scores of a batch; `check` validates its labels."""
-        with self.borrowed():
+        with self.restorer.borrowed():
             run = self.network.forward(self.run, batch)
             outputs = run.outputs.detach()
             if isinstance(self.head, Head):
@@ -390,45 +329,45 @@ class TorchOracle(Oracle):
             else:
                 cotangent = torch.ones_like(outputs)
             factors = run.rows(weighted(cotangent, batch))
-        self._unchecked.append((_sums_of(outputs), batch.positions))
-        if len(self._unchecked) == _CHECK_EVERY:
-            self._refuse_unchecked()
-        return ScoreRows(batch.positions, factors)
-
-    def _refuse_unchecked(self) -> None:
-        """Raise if the outputs of the last batches were not finite."""
-        if not self._unchecked:
-            return
-        sums, positions = zip(*self._unchecked)
-        self._unchecked = []
+        # last: the check waits for the device
         custom = isinstance(self.head, Custom)
         what = "have a log-likelihood of NaN or infinity" if custom else _NOT_FINITE
-        refuse_rows(~torch.cat(sums).isfinite(), np.concatenate(positions), what)
+        refuse_rows(~_sums_of(outputs).isfinite(), batch.positions, what)
+        return ScoreRows(batch.positions, factors)
 
-    def fisher_rows(self, examples: Any) -> Iterator[ScoreRows]:
+    def fisher_and_scores(self, examples: Any) -> Iterator[ScoreRows]:
+        return self.fisher_rows(examples, with_scores=True)
+
+    def fisher_rows(self, examples: Any, with_scores: bool = False) -> Iterator[ScoreRows]:
         generator = torch.Generator(self.device).manual_seed(self.seed)
         for batch in self.batches(examples):
             if isinstance(self.head, Custom):
                 for _ in range(self.draws if self.head.sample else 1):
                     yield from self._in_memory(partial(self._drawn, generator=generator), batch)
             else:
-                yield from self._fisher(batch, generator, check=not examples.checked)
+                yield from self._fisher(batch, generator, not examples.checked, with_scores)
 
     def _fisher(
-        self, batch: Batch, generator: torch.Generator, check: bool, rank: int = 0
+        self,
+        batch: Batch,
+        generator: torch.Generator,
+        check: bool,
+        with_scores: bool = False,
+        rank: int = 0,
     ) -> Iterator[ScoreRows]:
         """Yield Fisher rows: one backward pass per rank of class that most examples reach.
 
         Classes that few examples reach are collected and pulled back in passes of full size. The
         row of an example's given label is a multiple of its score, which `to_score` records: such
-        examples need no scoring pass. `check` validates the labels first.
+        examples need no scoring pass. Tokens have drawn labels: their scores are pulled back
+        through the same forward pass, `with_scores`. `check` validates the labels first.
         """
         head, score, done = self.head, None, rank
         assert isinstance(head, Head)
         few: list[tuple[np.ndarray, Tensor]] = []
         halves: list[tuple[slice, Batch]] = []
         try:
-            with self.borrowed():
+            with self.restorer.borrowed():
                 run = self.network.forward(self.run, batch)
                 outputs = run.outputs.detach()
                 refuse_rows(~_sums_of(outputs).isfinite(), batch.positions, _NOT_FINITE)
@@ -445,18 +384,25 @@ class TorchOracle(Oracle):
                     few.append((chosen, cotangent[chosen]))
                     continue
                 scale = None if score is None else _multiples(score, cotangent)
-                with self.borrowed():
+                with self.restorer.borrowed():
                     factors = run.rows(cotangent, again=True)
                 rows = ScoreRows(batch.positions, factors, to_score=scale)
                 yield rows if len(chosen) == len(batch) else rows.take(chosen)
                 done += 1
+            if with_scores and isinstance(head, TokenHead):
+                if check:
+                    head.refuse(outputs.shape, batch)
+                cotangent = weighted(head.score(outputs, batch, False), batch)
+                with self.restorer.borrowed():
+                    factors = run.rows(cotangent)
+                yield ScoreRows(batch.positions, factors, is_score=True)
         except RuntimeError as error:
             if not out_of_memory(error):
                 raise
             halves = self._halves(batch)
         run = rows = factors = outputs = cotangent = None
         for _, part in halves:
-            yield from self._fisher(part, generator, check, done)
+            yield from self._fisher(part, generator, check, with_scores, done)
         if few:
             chosen = np.concatenate([rows for rows, _ in few])
             cotangent = torch.cat([part for _, part in few])
@@ -469,7 +415,7 @@ class TorchOracle(Oracle):
 
     def _pulled(self, batch: Batch, cotangent: Tensor, to_score: np.ndarray | None) -> ScoreRows:
         """Return the rows of given cotangents."""
-        with self.borrowed():
+        with self.restorer.borrowed():
             run = self.network.forward(self.run, batch)
             return ScoreRows(batch.positions, run.rows(cotangent), to_score=to_score)
 
@@ -477,7 +423,7 @@ class TorchOracle(Oracle):
         """Return rows of sampled labels, or of the given ones if the likelihood cannot sample."""
         head, drawn = self.head, batch
         assert isinstance(head, Custom)
-        with self.borrowed():
+        with self.restorer.borrowed():
             if head.sample:
                 with torch.no_grad():
                     given = head.sample(self.model, copied(batch.given), generator)
@@ -544,11 +490,7 @@ def _sums_of(outputs: Tensor) -> Tensor:
 
 
 def _multiples(score: Tensor, rows: Tensor) -> np.ndarray:
-    """Return k with score = k · row for each example, 0 where the two are not parallel.
-
-    >>> _multiples(torch.tensor([[2.0, -2.0], [1.0, 1.0]]), torch.tensor([[1.0, -1.0]] * 2))
-    array([2., 0.])
-    """
+    """Return k with score = k · row for each example, 0 where the two are not parallel."""
     wide = torch.float32 if score.device.type == "mps" else torch.float64
     a, b = (t.reshape(len(t), -1).to(wide) for t in (score, rows))
     k = (a * b).sum(1) / (b * b).sum(1).clamp_min(torch.finfo(wide).tiny)

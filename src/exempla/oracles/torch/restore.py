@@ -10,6 +10,7 @@ that several Explainers may share, random state and torch's settings to the whol
 
 from __future__ import annotations
 
+import pickle
 import random
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -56,25 +57,22 @@ class ModelRestorer:
         self.recurrent = [m for m in self.modules if isinstance(m, nn.RNNBase)]
         self.buffered = [m for m in self.modules if m._buffers]
         self.copies: dict[int, tuple[Tensor, int, Tensor]] = {}
-        self._named: list[tuple[str, Any]] = [*model.named_modules(), *model.named_parameters()]
-        self._hooks: list[tuple[str, Any, str, Any]] = []
-        """Backward hooks that were taken off: the owner's name, the owner, attribute, value."""
         self.draws = True
         """False once a survey has seen that the model draws no random numbers."""
 
     @contextmanager
-    def borrowed(self, gradients: bool = True, randomness: bool = True) -> Iterator[None]:
+    def borrowed(self, gradients: bool = True) -> Iterator[None]:
         """Put the model in evaluation mode, with gradients for the selected parameters only.
 
-        Restored at the end: training mode of every submodule, requires_grad, .grad, backward
-        hooks, buffers (values and objects), the number of threads, and, unless the caller knows
-        that nothing is drawn, the random state of Python, NumPy and torch.
+        Without `gradients`, the user's data may be read as well. Restored at the end: training mode
+        of every submodule, requires_grad, .grad, backward hooks, buffers (values and objects), the
+        number of threads, and the random state unless the model is known to draw nothing.
         """
-        with BORROWING, _few_threads(self.size), self._put_back(gradients, randomness):
+        with BORROWING, _few_threads(self.size), self._put_back(gradients):
             yield
 
     @contextmanager
-    def _put_back(self, gradients: bool, randomness: bool) -> Iterator[None]:
+    def _put_back(self, gradients: bool) -> Iterator[None]:
         before: list[tuple[Any, str, Any]] = [(p, "grad", p.grad) for p in self.parameters]
 
         def change(owner: Any, name: str, value: Any) -> None:
@@ -83,8 +81,8 @@ class ModelRestorer:
 
         buffers = [(m, dict(m._buffers)) for m in self.buffered]
         self._copy(buffers)
-        state = random_state() if randomness or self.draws else None
-        hooks, fast_attention = self._hooks, torch.backends.mha.get_fastpath_enabled()
+        state = random_state() if self.draws or not gradients else None
+        fast_attention = torch.backends.mha.get_fastpath_enabled()
         try:
             for module in self.modules:
                 if module.training:  # not .eval(), which some modules use to fold weights together
@@ -99,15 +97,16 @@ class ModelRestorer:
             for p in self.others if gradients else ():
                 if p.requires_grad:
                     change(p, "requires_grad", False)
+            # backward hooks may change gradients, and are not part of the model
+            for owner in (*self.modules, *self.parameters):
+                for name in ("_backward_hooks", "_backward_pre_hooks"):
+                    if getattr(owner, name, None):
+                        change(owner, name, None if isinstance(owner, Tensor) else OrderedDict())
             _forget_casts()
             with torch.inference_mode(False), torch.enable_grad(), _graphs_of_checkpoints():
-                self._hooks = self._take_off_hooks()
                 yield
         finally:
             _forget_casts()
-            for _, owner, name, value in self._hooks:
-                setattr(owner, name, value)
-            self._hooks = hooks
             torch.backends.mha.set_fastpath_enabled(fast_attention)
             for owner, name, value in reversed(before):
                 if getattr(owner, name) is not value:
@@ -115,32 +114,6 @@ class ModelRestorer:
             self._restore(buffers)
             if state is not None:
                 restore_random_state(state)
-
-    @property
-    def hooked(self) -> list[str]:
-        """Names of the modules and parameters whose backward hooks are off at present."""
-        return [name or "the model" for name, *_ in self._hooks]
-
-    def _take_off_hooks(self) -> list[tuple[str, Any, str, Any]]:
-        """Take backward hooks off: they may change gradients, and are not part of the model."""
-        found = []
-        for name, owner in self._named:
-            for attribute in ("_backward_hooks", "_backward_pre_hooks"):
-                hooks = getattr(owner, attribute, None)
-                if hooks:
-                    found.append((name, owner, attribute, hooks))
-                    setattr(owner, attribute, None if isinstance(owner, Tensor) else OrderedDict())
-        return found
-
-    @contextmanager
-    def hooks_on(self) -> Iterator[None]:
-        """Put the backward hooks back for a while, inside `borrowed`."""
-        for _, owner, name, value in self._hooks:
-            setattr(owner, name, value)
-        try:
-            yield
-        finally:
-            self._take_off_hooks()
 
     def _held(self, buffers: _Buffers) -> list[Tensor]:
         """Return the tensors that a forward may write to."""
@@ -168,9 +141,9 @@ class ModelRestorer:
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Find out whether the code inside draws random numbers."""
-        before = random_state()
+        before = pickle.dumps(random_state())
         yield
-        self.draws = not _same_state(before, random_state())
+        self.draws = pickle.dumps(random_state()) != before
 
 
 class _Unchecked:
@@ -217,15 +190,6 @@ def random_state() -> dict[str, Any]:
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         state["cuda"] = torch.cuda.get_rng_state_all()
     return state
-
-
-def _same_state(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    tensors = ([state["torch"], *state.get("cuda", [])] for state in (one, other))
-    return (
-        one["python"] == other["python"]
-        and all(np.array_equal(a, b) for a, b in zip(one["numpy"], other["numpy"]))
-        and all(torch.equal(a, b) for a, b in zip(*tensors))
-    )
 
 
 def restore_random_state(state: dict[str, Any]) -> None:

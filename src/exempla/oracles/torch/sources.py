@@ -2,7 +2,7 @@
 
 Arrays stay arrays. A `Dataset` or `DataLoader` is read through its dataset, in the dataset's order
 and with its own collate function, even if the loader shuffles. Batches for scoring may be larger
-than the loader's: a training batch is small for scoring.
+than the loader's, unless it has a collate function of its own.
 
 A stream (an IterableDataset, a shard reader) has no positions, so it is read once and its examples
 are kept in memory. A dataset with random augmentation returns another item at every read: the
@@ -13,9 +13,8 @@ from __future__ import annotations
 
 import random
 import warnings
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import groupby, islice
+from itertools import islice
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -43,16 +42,13 @@ _EMPTY = "the data is empty: there is no example to score."
 STREAM_MEMORY_SHARE = 4
 """A stream may fill one part in so many of the free memory."""
 MAX_STREAM_EXAMPLES = 250_000
-"""Examples read from a stream that states no length before it is taken for endless."""
-CHECK_MEMORY_EVERY = 256
-"""Examples of a stream between two checks of the memory they take."""
+"""Examples read from a stream before it is taken for endless."""
 _STREAMS: WeakKeyDictionary[Any, list[Any]] = WeakKeyDictionary()
 """What streams have yielded, for as long as they live: every model must see the same examples."""
 
+_Collate = Callable[[list[Any]], Any]
 _Piece = tuple[np.ndarray, Any]
 """Positions, and the batch of the examples there."""
-_WIDE_UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
-"""Types that torch stores but hardly computes with."""
 
 
 def tree_map(function: Callable[[Any], Any], tree: Any) -> Any:
@@ -76,11 +72,7 @@ def leaves(tree: Any) -> list[Any]:
 
 
 def _usable(value: Any) -> Any:
-    """Return arrays and frames as tensors, and anything that is not an array unchanged.
-
-    >>> _usable(np.array([1, 2], dtype=">i4"))
-    tensor([1, 2], dtype=torch.int32)
-    """
+    """Return arrays and frames as tensors, and anything that is not an array unchanged."""
     if is_sparse(value):
         raise ExemplaError("a sparse matrix cannot be given to a network: give X.toarray().")
     if isinstance(value, Tensor):
@@ -108,59 +100,29 @@ def _forward_strides(value: Any) -> Any:
 
 
 def usable_tensor(tensor: Tensor) -> Tensor:
-    """Return the tensor in a type that networks compute with; refuse it if it has no real values.
-
-    Raises
-    ------
-    ExemplaError
-        If the tensor is on the meta device, sparse, nested, complex or quantized, or holds whole
-        numbers above 2**63.
-    """
-    uneven = tensor.is_nested or tensor.layout != torch.strided
-    for wrong, message in (
-        (tensor.is_meta, "a tensor on the meta device has no values: load the data first."),
-        (uneven, "a sparse or nested tensor cannot be read by rows: give a dense one."),
-        (tensor.is_complex(), "a complex tensor has no likelihood here: give real numbers."),
-        (tensor.is_quantized, "a quantized tensor has no gradient: give tensor.dequantize()."),
-    ):
-        if wrong:
-            raise ExemplaError(message)
-    if tensor.dtype in _WIDE_UNSIGNED:
-        as_signed = tensor.to(torch.int64)
-        if bool((as_signed < 0).any()):
+    """Return the tensor in a type that networks compute with; refuse one without real values."""
+    if tensor.is_meta:
+        raise ExemplaError("a tensor on the meta device has no values: load the data first.")
+    if tensor.is_nested or tensor.layout != torch.strided:
+        raise ExemplaError("a sparse or nested tensor cannot be read by rows: give a dense one.")
+    if tensor.is_complex() or tensor.is_quantized:
+        raise ExemplaError("a complex or quantized tensor cannot be scored: give real numbers.")
+    unsigned = (torch.uint16, torch.uint32, torch.uint64)  # torch hardly computes with them
+    if tensor.dtype in unsigned:
+        tensor = tensor.to(torch.int64)
+        if bool((tensor < 0).any()):
             raise ExemplaError("whole numbers above 2**63 cannot be given to a network.")
-        tensor = as_signed
     if not tensor.is_inference():
         return tensor
     with torch.inference_mode(False):  # autograd takes no tensor made in inference mode
         return tensor.clone()
 
 
-class ExampleSource(ABC):
-    """Examples by position."""
-
-    batch_size: int | None = None
-    """The loader's batch size, which bounds the memory of a training step; None without one."""
-    fixed: bool = False
-    """Whether batches must have that size."""
-
-    @abstractmethod
-    def __len__(self) -> int: ...
-
-    def whole_batches(self, size: int) -> int:
-        """Round a batch size down to a multiple of what the collate function takes."""
-        return size
-
-    @abstractmethod
-    def read(self, positions: np.ndarray) -> Iterator[_Piece]:
-        """Yield (positions, collated batch), in several pieces if examples cannot be stacked."""
-
-    def fix_augmentation(self) -> None:  # noqa: B027 - arrays have none
-        """Warn if two reads of an item differ, and seed the reads if that makes them equal."""
-
-
-class ArraySource(ExampleSource):
+class ArraySource:
     """Arrays with one row per example, nested as the user gave them."""
+
+    batch_size = None
+    """Batches may have any size."""
 
     def __init__(self, arrays: Any) -> None:
         self.arrays = tree_map(_usable, arrays)
@@ -178,19 +140,21 @@ class ArraySource(ExampleSource):
         return self.count
 
     def read(self, positions: np.ndarray) -> Iterator[_Piece]:
+        """Yield the positions and the rows there."""
         index = as_slice(positions)
         yield positions, tree_map(lambda t: t[index] if _has_rows(t) else t, self.arrays)
 
 
-class _ItemSource(ExampleSource):
-    """A map-style dataset, read item by item and collated."""
+class ItemSource:
+    """A map-style dataset, read item by item and collated, `batch_size` at a time if it is given.
+
+    The user's own collate function may pad or count: it gets as many as its loader gives it.
+    """
 
     seeded: bool = False
     """Whether the random state is set by the position before an item is read."""
 
-    def __init__(
-        self, items: Any, collate: Callable[[list[Any]], Any], batch_size: int | None = None
-    ) -> None:
+    def __init__(self, items: Any, collate: _Collate, batch_size: int | None = None) -> None:
         self.items, self.collate, self.batch_size = items, collate, batch_size
         try:
             self.count = len(items)
@@ -198,19 +162,12 @@ class _ItemSource(ExampleSource):
             raise ExemplaError(f"the length of this {_kind(items)} {_fails(error)}") from error
         if self.count == 0:
             raise ExemplaError(_EMPTY)
-        # torch's default_collate can stack any number of examples; another function may pad or
-        # count, so it is called with as many as its loader gives it
-        self.collated: int | None = None if collate is default_collate else batch_size
-        if self.collated is not None:
-            self.fixed = not are_joinable(collate, self._items(range(min(3, self.count))))
 
     def __len__(self) -> int:
         return self.count
 
-    def whole_batches(self, size: int) -> int:
-        return size - size % self.collated if self.collated and size > self.collated else size
-
     def fix_augmentation(self) -> None:
+        """Warn if two reads of an item differ, and seed the reads if that makes them equal."""
         if not self._varies():
             return
         self.seeded = True
@@ -262,38 +219,32 @@ class _ItemSource(ExampleSource):
         return tree_map(_readable, item)
 
     def read(self, positions: np.ndarray) -> Iterator[_Piece]:
-        step = self.collated or len(positions)
-        parts = (positions[i : i + step] for i in range(0, len(positions), step))
-        pieces = (piece for part in parts for piece in self._collate(part))
-        yield from pieces if self.fixed else joined(pieces)
+        """Yield (positions, collated batch), in several pieces if examples cannot be stacked."""
+        step = self.batch_size or len(positions) or 1
+        for start in range(0, len(positions), step):
+            part = positions[start : start + step]
+            yield from self._collated(part, self._items(part))
 
-    def _collate(self, positions: np.ndarray) -> Iterator[_Piece]:
-        items = self._items(positions)
+    def _collated(self, positions: np.ndarray, items: list[Any]) -> list[_Piece]:
+        """Return the items as one batch, or neighbours of equal size as one batch each."""
         try:
-            yield positions, self.collate(items)
-            return
-        except (RuntimeError, ValueError):
-            pass  # sizes differ: collate neighbours of equal size, in order
-        except (TypeError, KeyError, AttributeError) as error:
-            raise self._no_batch(positions, error) from error
-        start = 0
-        for _, same in groupby(_shapes(item) for item in items):
-            stop = start + len(list(same))
-            try:
-                yield positions[start:stop], self.collate(items[start:stop])
-            except (RuntimeError, ValueError, TypeError, KeyError, AttributeError) as error:
-                raise self._no_batch(positions[start:stop], error) from error
-            start = stop
+            return [(positions, self.collate(items))]
+        except ExemplaError:
+            raise
+        except (RuntimeError, ValueError, TypeError, KeyError, AttributeError) as error:
+            shapes = [[getattr(x, "shape", ()) for x in leaves(item)] for item in items]
+            ends = [i for i in range(1, len(items)) if shapes[i] != shapes[i - 1]]
+            if not ends or not isinstance(error, (RuntimeError, ValueError)):
+                which = f"examples {positions[0]} to {positions[-1]}"
+                raise ExemplaError(
+                    f"{which} cannot be collated to a batch ({_brief_error(error)}): give every "
+                    "example the same parts, or a DataLoader with a collate_fn."
+                ) from error
+        cuts = zip([0, *ends], [*ends, len(items)], strict=True)
+        return [p for a, b in cuts for p in self._collated(positions[a:b], items[a:b])]
 
-    @staticmethod
-    def _no_batch(positions: np.ndarray, error: Exception) -> ExemplaError:
-        if isinstance(error, ExemplaError):
-            return error
-        which = f"examples {positions[0]} to {positions[-1]}"
-        return ExemplaError(
-            f"{which} cannot be collated to a batch ({_brief_error(error)}): give every example "
-            "the same parts, or a DataLoader with a collate_fn."
-        )
+
+ExampleSource = ArraySource | ItemSource
 
 
 def _kind(items: Any) -> str:
@@ -318,56 +269,37 @@ def _has_rows(value: Any) -> bool:
     return isinstance(value, (Tensor, np.ndarray)) and value.ndim > 0
 
 
-def _shapes(item: Any) -> list[Any]:
-    return [tuple(getattr(value, "shape", ())) for value in leaves(item)]
-
-
 # ---- which source
 
 
-def source_of(data: Any, pad: Callable[[list[Any]], Any]) -> ExampleSource:
-    """Return the examples in the user's data.
-
-    Parameters
-    ----------
-    data
-        Arrays, a Dataset, a DataLoader, a stream, or a list of examples.
-    pad : callable
-        Collate function for rows with named columns.
-
-    Raises
-    ------
-    ExemplaError
-        If the data is empty, or cannot be read twice and by position.
-    """
+def source_of(data: Any, pad: _Collate) -> ExampleSource:
+    """Return the examples in the user's data; `pad` collates rows with named columns."""
     if isinstance(data, tuple):
         data = tuple(_as_array(x) if isinstance(x, list) else x for x in data)
     if data is None or (isinstance(data, list) and not data):
         raise ExemplaError(_EMPTY)
     if isinstance(data, DataLoader):
-        source = _source_of_loader(data, pad)
-    elif isinstance(data, IterableDataset):
-        items = read_stream(data)
-        source = _ItemSource(items, _collate_of(items, pad))
-    elif isinstance(data, TensorDataset):
-        source = ArraySource(data.tensors)
-    elif isinstance(data, Subset) and isinstance(data.dataset, TensorDataset):
-        source = ArraySource(tuple(t[list(data.indices)] for t in data.dataset.tensors))
-    elif _is_items(data):
-        source = _ItemSource(data, _collate_of(data, pad))
-    elif hasattr(data, "__next__") or not _is_arrays(data):
+        return _source_of_loader(data, pad)
+    if isinstance(data, IterableDataset):
+        items = _read_stream(data)
+        return ItemSource(items, _collate_of(items, pad))
+    if isinstance(data, Subset) and isinstance(data.dataset, TensorDataset):
+        data = tuple(t[list(data.indices)] for t in data.dataset.tensors)
+    data = data.tensors if isinstance(data, TensorDataset) else data
+    if _is_items(data):
+        return ItemSource(data, _collate_of(data, pad))
+    if hasattr(data, "__next__") or not _is_arrays(data):
         raise ExemplaError(
             f"{type(data).__name__} can be read only once or not by position, and the data is "
             "read several times: give arrays (X, y), a Dataset, a DataLoader or a list."
         )
-    else:
-        source = ArraySource(data)
+    source = ArraySource(data)
     if len(source) == 0:
         raise ExemplaError(_EMPTY)
     return source
 
 
-def _collate_of(data: Any, pad: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
+def _collate_of(data: Any, pad: _Collate) -> _Collate:
     """Return how items become a batch if the user has not said so."""
     try:
         rows = len(data) > 0 and hasattr(data[0], "keys")
@@ -376,27 +308,28 @@ def _collate_of(data: Any, pad: Callable[[list[Any]], Any]) -> Callable[[list[An
     return pad if rows else default_collate
 
 
-def _source_of_loader(loader: DataLoader, pad: Callable[[list[Any]], Any]) -> ExampleSource:
+def _source_of_loader(loader: DataLoader, pad: _Collate) -> ExampleSource:
     """Return a loader's dataset in its own order: shuffling would lose the positions."""
     sampler: Any = loader.sampler
     dataset: Any = loader.dataset
-    plain = loader.collate_fn is default_collate or loader.batch_size is None
+    batches = loader.batch_size is None and loader.batch_sampler is None
+    plain = loader.collate_fn is default_collate or batches
     if isinstance(dataset, IterableDataset):
         # without a batch size the stream yields batches, which are split into examples
-        items = read_stream(dataset, batched=loader.batch_size is None)
-        collate = _collate_of(items, pad) if plain else loader.collate_fn
-        return _ItemSource(items, collate, loader.batch_size)
-    if hasattr(sampler, "indices") and not isinstance(sampler, (RandomSampler, SequentialSampler)):
+        dataset = _read_stream(dataset, batches)
+    elif hasattr(sampler, "indices") and not isinstance(
+        sampler, (RandomSampler, SequentialSampler)
+    ):
         raise ExemplaError(
             "this DataLoader reads only part of its dataset: give DataLoader(Subset(dataset, "
             "indices)) instead of a subset sampler, so that positions are those of the subset."
         )
+    elif plain:
+        return source_of(dataset, pad)
+    if plain:
+        return ItemSource(dataset, _collate_of(dataset, pad))
     size = loader.batch_size or getattr(loader.batch_sampler, "batch_size", None)
-    source = source_of(dataset, pad) if plain else None
-    if isinstance(source, ArraySource):
-        source.batch_size = size
-        return source
-    return _ItemSource(dataset, _collate_of(dataset, pad) if plain else loader.collate_fn, size)
+    return ItemSource(dataset, loader.collate_fn, size)
 
 
 def _is_items(data: Any) -> bool:
@@ -432,98 +365,22 @@ def _is_arrays(data: Any) -> bool:
     return isinstance(data, (Tensor, int, float, str))
 
 
-# ---- batches of a collate function, joined to larger ones
-
-
-def are_joinable(collate: Callable[[list[Any]], Any], items: list[Any]) -> bool:
-    """Return True if batches of these items have one row per example in all of their parts.
-
-    Two sizes are tried, because a table may have the number of rows of one of them by chance.
-    """
-    if len(items) < 3:
-        return False
-    try:
-        two, three = collate(items[:2]), collate(items[:3])
-    except Exception:  # the function needs something else: its batches stay as they are
-        return False
-    return _is_stacked(two, 2) and _is_stacked(three, 3) and _form_of(two) == _form_of(three)
-
-
-def _is_stacked(batch: Any, count: int) -> bool:
-    parts = leaves(batch)
-    return bool(parts) and all(
-        isinstance(t, Tensor) and t.layout == torch.strided and t.ndim > 0 and len(t) == count
-        for t in parts
-    )
-
-
-def _form_of(batch: Any) -> Any:
-    """Describe everything about a batch of tensors except its number of rows."""
-    return tree_map(lambda t: (t.dtype, t.device, tuple(t.shape[1:])), batch)
-
-
-def joined(pieces: Iterable[_Piece]) -> Iterator[_Piece]:
-    """Yield the same rows in the same order, with neighbours of one form in one batch.
-
-    >>> pieces = [(np.array([i]), {"x": torch.ones(1, 2 + i // 2)}) for i in range(4)]
-    >>> [(p.tolist(), b["x"].shape) for p, b in joined(pieces)]
-    [([0, 1], torch.Size([2, 2])), ([2, 3], torch.Size([2, 3]))]
-    """
-    waiting: list[_Piece] = []
-    form: Any = None
-    for positions, batch in pieces:
-        own = _form_of(batch) if _is_stacked(batch, len(positions)) else None
-        if waiting and (own is None or own != form):
-            yield _concatenated(waiting)
-            waiting = []
-        if own is None:
-            yield positions, batch
-        else:
-            waiting.append((positions, batch))
-            form = own
-    if waiting:
-        yield _concatenated(waiting)
-
-
-def _concatenated(pieces: list[_Piece]) -> _Piece:
-    if len(pieces) == 1:
-        return pieces[0]
-    columns = iter(zip(*(leaves(batch) for _, batch in pieces), strict=True))
-    whole = tree_map(lambda _: torch.cat(next(columns)), pieces[0][1])
-    return np.concatenate([positions for positions, _ in pieces]), whole
-
-
-# ---- streams
-
-
-def read_stream(stream: Any, batched: bool = False) -> list[Any]:
-    """Read everything the stream yields, once; split batches into their examples.
-
-    Raises
-    ------
-    ExemplaError
-        If the stream is empty, fills the memory, or states no length and does not end within
-        `MAX_STREAM_EXAMPLES` examples.
-    """
+def _read_stream(stream: Any, batched: bool = False) -> list[Any]:
+    """Read everything the stream yields, once; split batches into their examples."""
     if stream in _STREAMS:
         return _STREAMS[stream]
-    try:
-        length = len(stream)
-    except (TypeError, NotImplementedError, AttributeError):
-        length = None
-    items: list[Any] = []
-    room, held = available_memory() / STREAM_MEMORY_SHARE, 0.0
-    for item in stream if length is None else islice(stream, length):
-        items += _examples_of(item) if batched else [item]
-        if len(items) % CHECK_MEMORY_EVERY == 1:
-            held = len(items) * sum(float(getattr(t, "nbytes", 64)) for t in leaves(items[-1]))
-        if held > room or (length is None and len(items) > MAX_STREAM_EXAMPLES):
-            why = f"fill a {STREAM_MEMORY_SHARE}th of the free memory" if held > room else "came"
-            raise ExemplaError(
-                f"this stream states no length or a large one, and {len(items):,} examples of it "
-                f"{why} without an end: give a map-style Dataset, a part of the stream as a list, "
-                "or define its __len__."
-            )
+    reader = iter(stream)
+    items = list(islice(reader, 1))
+    item_bytes = 64 + sum(getattr(t, "nbytes", 64) for t in leaves(items))
+    limit = int(available_memory() / STREAM_MEMORY_SHARE / item_bytes)
+    limit = min(limit, MAX_STREAM_EXAMPLES)
+    items += islice(reader, limit)
+    if len(items) > limit:
+        raise ExemplaError(
+            f"{limit:,} examples of this stream came without an end: give a map-style Dataset, or "
+            "the part of the stream to use as a list."
+        )
+    items = [one for item in items for one in _examples_of(item)] if batched else items
     if not items:
         raise ExemplaError(_EMPTY)
     warnings.warn(

@@ -3,8 +3,7 @@
 For each of the three examples, a random direction of its outputs is pulled back alone. At the
 output of a use, the gradient can then be non-zero only where that sample stands: this finds the
 layout and proves it. The gradients of the parameters by plain autograd are compared with the scores
-that the uses give; a parameter that does not agree goes to the fallback. The gradients of a large
-model are not held together: those of some blocks at a time are pulled back again to be compared.
+that the uses give, one example at a time; a parameter that does not agree goes to the fallback.
 
 The survey runs in full single precision. On recent GPUs torch rounds the inputs of convolutions,
 and on request of matrix products, to TF32 (10 bits of mantissa instead of 23). Where a gradient is
@@ -27,13 +26,11 @@ from torch import Tensor
 from exempla.oracles.factors import Factors
 from exempla.oracles.torch.factors import widen
 from exempla.oracles.torch.layers import Block, Layout, Rows, Use, plan_blocks
-from exempla.oracles.torch.tape import CLONE, Tape, pull_back
+from exempla.oracles.torch.tape import CLONE, Tape
 
 PROBE = 3
 """Examples in the survey: an odd number, so that an axis seldom has it by chance."""
 _MAX_ROUNDS = 5
-HELD_BYTES = 2**30
-"""Largest size of the gradients of parameters, of all examples, that are held together."""
 _MAX_LEAK = 1e-10
 """Share of a sample's squared gradient that may lie in the part of another."""
 
@@ -50,19 +47,12 @@ class Survey:
     """Whether rows were gathered by index before they met parameters."""
     row_bytes: float = 0.0
     """Memory of one example's inputs and gradients."""
-    cotangents: Tensor | None = None
-    references: dict[str, Tensor] = field(default_factory=dict)
-    """Gradients of the fallback parameters by plain autograd, to verify the fallback."""
     scale: float = 0.0
     """The largest entry of any gradient."""
     rounding: float = 1e-3
     """Relative difference attributed to rounding. In full precision a sum of s terms is off by
     about √s · 6e-8 of their size: 1e-3 leaves room for terms that cancel all but a ten-thousandth,
     and a layer that is truly different is off by its own size."""
-
-    def agrees(self, scores: Tensor, reference: Tensor) -> bool:
-        """Return True if the two are equal up to rounding."""
-        return bool((scores - reference).abs().max() <= self.allowed(float(reference.abs().max())))
 
     def allowed(self, largest: float) -> float:
         """Return the difference attributed to rounding, given the largest entry of a reference.
@@ -121,59 +111,46 @@ def survey(forward: Callable[[], Tensor], parameters: Mapping[str, Tensor], n: i
             fresh -= repeats
             continue
         found.fallback |= tape.unknown
-        pulled = _pull_each(outputs, tape, parameters, n)
+        pulled = _Pulled(outputs, tape.uses, parameters)
         fresh = _find_layouts(found, tape, pulled, n)
         if fresh and rounds > 0:
             continue
         found._give_up(fresh)
         _verify(found, tape, pulled, parameters, n)
-        found.cotangents, found.routed = pulled.cotangents, tape.routed
+        found.routed = tape.routed
         return found
 
 
-@dataclass
 class _Pulled:
     """Gradients of each sample alone: at each use's output, and on request of parameters."""
 
-    outputs: Tensor
-    cotangents: Tensor
-    parameters: Mapping[str, Tensor]
-    uses: list[list[Tensor | None]] = field(default_factory=list)
-    reached: set[str] = field(default_factory=set)
-    """Parameters that any of the outputs depends on."""
-    largest: float = 0.0
-    """The largest entry of any gradient of a parameter."""
+    def __init__(self, outputs: Tensor, uses: list[Use], parameters: Mapping[str, Tensor]) -> None:
+        generator = torch.Generator().manual_seed(0)
+        directions = torch.randn(outputs.shape, generator=generator, dtype=torch.float32)
+        self.outputs, self.parameters = outputs, parameters
+        self.cotangents = directions.to(outputs.device, outputs.dtype)
+        self.uses: list[tuple[Tensor | None, ...]] = []
+        self.largest: dict[str, float] = {}
+        """The largest entry of a gradient, for each parameter that the outputs depend on."""
+        for i in range(len(outputs)):
+            found = self._of(i, [*(use.edge for use in uses), *parameters.values()])
+            self.uses.append(found[: len(uses)])
+            for name, g in zip(parameters, found[len(uses) :], strict=True):
+                if g is not None:
+                    largest = float(g.abs().max()) if g.numel() else 0.0
+                    self.largest[name] = max(largest, self.largest.get(name, 0.0))
 
-    def of(self, i: int, wanted: Sequence[Any]) -> tuple[Tensor | None, ...]:
-        """Return the gradients at these tensors from the outputs of one sample."""
+    def _of(self, i: int, wanted: Sequence[Any]) -> tuple[Tensor | None, ...]:
         alone = torch.zeros_like(self.cotangents)
         alone[i] = self.cotangents[i]
         return pull_back(self.outputs, wanted, alone, again=True)
 
-    def rows(self, names: Sequence[str]) -> list[dict[str, Tensor]]:
-        """Return the gradients of these parameters, sample by sample, zero where unused."""
+    def gradients(self, i: int, names: Sequence[str]) -> dict[str, Tensor]:
+        """Return the gradients of these parameters for one sample, (1, *shape) each."""
         wanted = [self.parameters[name] for name in names]
-        found = []
-        for i in range(len(self.uses)):
-            pairs = zip(wanted, self.of(i, wanted), strict=True)
-            rows = [(torch.zeros_like(p) if g is None else g)[None] for p, g in pairs]
-            found.append(dict(zip(names, map(widen, rows), strict=True)))
-        return found
-
-
-def _pull_each(outputs: Tensor, tape: Tape, parameters: Mapping[str, Tensor], n: int) -> _Pulled:
-    generator = torch.Generator().manual_seed(0)
-    directions = torch.randn(outputs.shape, generator=generator, dtype=torch.float32)
-    pulled = _Pulled(outputs, directions.to(outputs.device, outputs.dtype), parameters)
-    edges: list[Any] = [use.edge for use in tape.uses]
-    for i in range(n):
-        g = pulled.of(i, [*edges, *parameters.values()])
-        pulled.uses.append(list(g[: len(edges)]))
-        own = dict(zip(parameters, g[len(edges) :], strict=True))
-        pulled.reached |= {name for name, x in own.items() if x is not None}
-        sizes = (float(x.abs().max()) for x in own.values() if x is not None and x.numel())
-        pulled.largest = max(pulled.largest, *sizes, 0.0)
-    return pulled
+        rows = zip(wanted, self._of(i, wanted) if wanted else (), strict=True)
+        whole = [(torch.zeros_like(p) if g is None else g)[None] for p, g in rows]
+        return dict(zip(names, whole, strict=True))
 
 
 def _find_layouts(found: Survey, tape: Tape, pulled: _Pulled, n: int) -> set[tuple[str, int]]:
@@ -184,7 +161,7 @@ def _find_layouts(found: Survey, tape: Tape, pulled: _Pulled, n: int) -> set[tup
             continue
         alone = [pulled.uses[i][j] for i in range(n)]
         if all(g is None for g in alone):
-            if use.names & pulled.reached and key not in found.treatments:
+            if use.names & set(pulled.largest) and key not in found.treatments:
                 found.treatments[key] = CLONE
                 fresh.add(key)
             found.layouts[key] = Layout(0)
@@ -235,77 +212,86 @@ def _verify(
     found: Survey, tape: Tape, pulled: _Pulled, parameters: Mapping[str, Tensor], n: int
 ) -> None:
     """Compare the scores with plain autograd; send parameters that disagree to the fallback."""
-    total = [_summed([pulled.uses[i][j] for i in range(n)]) for j in range(len(tape.uses))]
-    found.scale = pulled.largest
+    columns = zip(*pulled.uses, strict=True)
+    parts = [[g for g in column if g is not None] for column in columns]
+    total = [torch.stack(part).sum(0) if part else None for part in parts]
+    found.scale = max([0.0, *pulled.largest.values()])
     shapes = {name: p.shape for name, p in parameters.items()}
     # compiled code and custom autograd functions use parameters without calling torch functions
-    found.fallback |= pulled.reached - {name for use in tape.uses for name in use.names}
+    found.fallback |= set(pulled.largest) - {name for use in tape.uses for name in use.names}
     for use, key, g in zip(tape.uses, tape.keys, total):
         if g is not None and key not in found.layouts:  # given up: also the bias of the weight
             found.fallback |= use.names
     for _ in range(2):  # the second time with what disagreed in blocks of its own
         found.blocks = plan_blocks(shapes, tape.uses, found.fallback)
         found.fallback |= {b.weight for b in found.blocks if b.kind == "fallback"}
-        wrong: set[str] = set()
-        for group in _groups(found.blocks, parameters, n):
-            rows = pulled.rows([x for block in group for x in block.parameters])
-            for block in group:
-                seen = [
-                    (use, g, found.layout(key))
-                    for use, key, g in zip(tape.uses, tape.keys, total)
-                    if g is not None and use.names & set(block.parameters)
-                ]
-                scores = block.factors(seen, n, rows[0][block.parameters[0]].new_zeros(0))
-                references = [{x: row[x] for x in block.parameters} for row in rows]
-                if not _agree(found, scores, block, references):
-                    wrong |= set(block.parameters)
+        wrong = _disagreeing(found, tape, total, pulled, n)
         found.fallback |= wrong
         if not wrong:
             break
     else:
         found.blocks = plan_blocks(shapes, tape.uses, found.fallback)
-    rows = pulled.rows(sorted(found.fallback)) if found.fallback else []
-    found.references = {x: torch.cat([row[x] for row in rows]) for x in found.fallback}
     held = sum(use.x.nbytes for use in tape.uses if use.x is not None)
     held += sum(g.nbytes for g in total if g is not None)
     found.row_bytes = held / n + 4 * sum(shapes[x].numel() for x in found.fallback)
 
 
-def _summed(parts: list[Tensor | None]) -> Tensor | None:
-    present = [p for p in parts if p is not None]
-    return torch.stack(present).sum(0) if present else None
+def _disagreeing(
+    found: Survey, tape: Tape, total: list[Tensor | None], pulled: _Pulled, n: int
+) -> set[str]:
+    """Return the parameters of the blocks whose scores are not the gradients by plain autograd.
 
-
-def _groups(
-    blocks: Sequence[Block], parameters: Mapping[str, Tensor], n: int
-) -> Iterator[list[Block]]:
-    """Yield factored blocks, as many at a time as `HELD_BYTES` allows for their gradients."""
-    group: list[Block] = []
-    size = 0
-    for block in (b for b in blocks if b.kind != "fallback"):
-        own = 4 * n * sum(parameters[x].numel() for x in block.parameters)
-        if group and size + own > HELD_BYTES:
-            yield group
-            group, size = [], 0
-        group, size = [*group, block], size + own
-    if group:
-        yield group
-
-
-def _agree(
-    found: Survey, scores: Factors, block: Block, references: list[dict[str, Tensor]]
-) -> bool:
-    """Return True if the scores are the gradients.
-
-    They are written out for one sample at a time: an embedding table may be as large as the rest
-    of the model.
+    Scores are written out for one sample and block at a time: an embedding table may be as large as
+    the rest of the model.
     """
-    allowed = found.allowed(max(float(block.pack(row).abs().max()) for row in references))
-    return all(
-        float((scores.take(np.array([i])).project(None, None) - block.pack(row)).abs().max())
-        <= allowed
-        for i, row in enumerate(references)
-    )
+    uses = list(zip(tape.uses, total, map(found.layout, tape.keys), strict=True))
+    scores: dict[Block, Factors] = {}
+    for block in (b for b in found.blocks if b.kind != "fallback"):
+        seen: Any = [
+            (use, g, layout)
+            for use, g, layout in uses
+            if g is not None and use.names & set(block.parameters)
+        ]
+        like = widen(pulled.parameters[block.weight].detach().new_zeros(0))
+        scores[block] = block.factors(seen, n, like)
+    wrong: set[str] = set()
+    for i in range(n):
+        gradients = pulled.gradients(i, [x for block in scores for x in block.parameters])
+        for block, some in scores.items():
+            own = {x: widen(gradients.pop(x)) for x in block.parameters}
+            difference = some.take(np.array([i])).project(None, None) - block.pack(own)
+            largest = max(pulled.largest.get(x, 0.0) for x in block.parameters)
+            if float(difference.abs().max()) > found.allowed(largest):
+                wrong |= set(block.parameters)
+    return wrong
+
+
+class _ScalarOf(torch.autograd.Function):
+    """A scalar whose gradient at the outputs is the cotangent (its value does not matter).
+
+    Given `grad_outputs`, `torch.autograd.grad` imports sympy to compare two shapes: a second and
+    60 MB in every fresh process. The gradient of a scalar needs none, and costs no memory.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, outputs: Tensor, cotangent: Tensor) -> Tensor:
+        ctx.save_for_backward(cotangent)
+        return outputs.new_zeros(())
+
+    @staticmethod
+    def backward(ctx: Any, *one: Tensor) -> tuple[Tensor, None]:
+        (cotangent,) = ctx.saved_tensors
+        return cotangent, None
+
+
+def pull_back(
+    outputs: Tensor, wanted: Sequence[Any], cotangent: Tensor, again: bool = False
+) -> tuple[Tensor | None, ...]:
+    """Return the gradient of ⟨outputs, cotangent⟩ at each tensor wanted; None where unused."""
+    with torch.inference_mode(False), torch.enable_grad():
+        cotangent = cotangent.clone() if cotangent.is_inference() else cotangent
+        scalar = _ScalarOf.apply(outputs, cotangent)
+    return torch.autograd.grad(scalar, wanted, retain_graph=again, allow_unused=True)  # type: ignore
 
 
 _PRECISION_LOCK = RLock()
@@ -314,12 +300,7 @@ _PRECISION_LOCK = RLock()
 
 @contextmanager
 def full_precision() -> Iterator[None]:
-    """Use no TF32 or bfloat16 inside float32 operations; restore every setting at the end.
-
-    >>> with full_precision():
-    ...     torch.backends.cudnn.allow_tf32
-    False
-    """
+    """Use no TF32 or bfloat16 inside float32 operations; restore every setting at the end."""
     backends: Any = torch.backends
     operations = [backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn]
     operations += [backends.mkldnn.matmul, backends.mkldnn.conv, backends.mkldnn.rnn]

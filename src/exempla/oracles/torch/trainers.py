@@ -58,25 +58,25 @@ class Reader:
 
     names: Mapping[str, int]
     """Class numbers by label name."""
-    encode: Callable[..., Any] | None = None
-    """Raw inputs of many examples → columns; None if inputs need no encoding."""
+    tokenizer: Any = None
+    processor: Any = None
+    """The image processor of a pipeline without a tokenizer."""
     collate: Callable[[list[Any]], Any] | None = None
     """Rows → batch, if the Trainer has a collator."""
-    writer: Any = None
-    """The tokenizer of a text-generation pipeline, whose texts are completions."""
+    writes: bool = False
+    """Whether this is a text-generation pipeline, whose texts are completions."""
 
     def read(self, data: Any) -> Any:
         """Return the data with raw inputs encoded and label names as class numbers."""
-        if self.encode is None or isinstance(data, DataLoader):
+        if isinstance(data, DataLoader) or (self.tokenizer is None and self.processor is None):
             return data
-        texts = None if self.writer is None else texts_in(data)
+        texts = texts_in(data) if self.writes else None
         if texts is not None:
-            return Completions(self.writer, texts)
-        if isinstance(data, tuple) and len(data) > 0 and _is_raw(data[0]):
-            inputs, *rest = data
-            return self._rows([list(inputs)], dict(zip(("labels", "weight"), rest)))
+            return Completions(self.tokenizer, texts)
         if _is_raw(data):
-            return self._rows([list(data)], {})
+            data = (data,)
+        if isinstance(data, tuple) and len(data) > 0 and _is_raw(data[0]):
+            return self._rows([list(data[0])], dict(zip(("labels", "weight"), data[1:])))
         return self._table(data) if _is_table(data) else data
 
     def collated(self, rows: list[Any], names: set[str], fill: int) -> Any:
@@ -105,17 +105,18 @@ class Reader:
             )
         rows = [data[i] for i in range(len(data))]
         kept = [k for k in first if k in (*LABEL_KEYS, *WEIGHT_KEYS)]
-        return self._rows(
-            [[row[k] for row in rows] for k in raw], {k: [row[k] for row in rows] for k in kept}
-        )
+        raw_columns, columns = ([[row[k] for row in rows] for k in keys] for keys in (raw, kept))
+        return self._rows(raw_columns, dict(zip(kept, columns)))
 
     def _rows(self, inputs: list[list[Any]], columns: dict[str, Any]) -> list[dict[str, Any]]:
-        assert self.encode is not None
         rows: list[dict[str, Any]] = []
         for start in range(0, len(inputs[0]), _TOKENIZED_AT_ONCE):
-            some = self.encode(*(part[start : start + _TOKENIZED_AT_ONCE] for part in inputs))
-            keys = list(some.keys())
-            rows += [dict(zip(keys, values)) for values in zip(*(some[k] for k in keys))]
+            parts = [part[start : start + _TOKENIZED_AT_ONCE] for part in inputs]
+            if self.tokenizer is not None:
+                some = self.tokenizer(*parts, truncation=True)
+            else:
+                some = self.processor(images=parts[0], return_tensors="pt")
+            rows += [dict(zip(some.keys(), row)) for row in zip(*some.values())]
         for key, values in columns.items():
             if values is None:
                 continue
@@ -151,36 +152,19 @@ def reader_of(model: Any) -> Reader | None:
     names = {name: int(number) for number, name in numbered.items()}
     names |= getattr(config, "label2id", None) or {}
     if _is_a(model, "transformers", "Pipeline"):
-        encode = _Encoder(model.tokenizer, getattr(model, "image_processor", None))
-        generates = getattr(model, "task", None) == "text-generation"
-        return Reader(names, encode, writer=model.tokenizer if generates else None)
+        writes = getattr(model, "task", None) == "text-generation"
+        processor = getattr(model, "image_processor", None)
+        return Reader(names, model.tokenizer, processor, writes=writes)
     collate = getattr(model, "data_collator", None)
     # the default collator only stacks, which padding rows does as well
-    if collate is None or getattr(collate, "__name__", "") == "default_data_collator":
-        return Reader(names)
-    return Reader(names, collate=collate)
-
-
-@dataclass(frozen=True)
-class _Encoder:
-    """A pipeline's tokenizer, or its image processor."""
-
-    tokenizer: Any
-    processor: Any
-
-    def __call__(self, *parts: list[Any]) -> Any:
-        if self.tokenizer is not None:
-            return self.tokenizer(*parts, truncation=True)
-        return self.processor(images=parts[0], return_tensors="pt")
+    plain = getattr(collate, "__name__", "") == "default_data_collator"
+    return Reader(names, collate=None if plain else collate)
 
 
 def texts_in(data: Any) -> list[Any] | None:
     """Return what `Completions` takes: texts, pairs of texts, or rows that name them.
 
     (prompts, completions) become pairs. Returns None for other data, such as tokens.
-
-    >>> texts_in((["2+2="], ["4"])), texts_in([("2+2=", "4")]), texts_in([{"input_ids": [1]}])
-    ([('2+2=', '4')], [('2+2=', '4')], None)
     """
     if isinstance(data, tuple) and len(data) == 2 and all(map(_is_raw, data)):
         prompts, completions = data
@@ -193,17 +177,13 @@ def texts_in(data: Any) -> list[Any] | None:
         return list(data)
     if not (isinstance(data, list) or _is_table(data)) or len(data) == 0:
         return None
-    rows = [data[i] for i in range(len(data))]
-    return rows if _names_texts(rows[0]) else None
-
-
-def _names_texts(row: Any) -> bool:
-    """Return True for a pair of texts, or a row with a column of text."""
-    if hasattr(row, "keys"):
-        named = any(key in row for key in ("completion", "text", "messages"))
-        return named and "input_ids" not in row
-    pair = isinstance(row, tuple | list) and len(row) == 2
-    return pair and all(isinstance(text, str) for text in row)
+    first = data[0]
+    if hasattr(first, "keys"):
+        named = {"completion", "text", "messages"} & {*first} and "input_ids" not in first
+    else:
+        pair = isinstance(first, tuple | list) and len(first) == 2
+        named = pair and all(isinstance(text, str) for text in first)
+    return [data[i] for i in range(len(data))] if named else None
 
 
 def _is_raw(values: Any) -> bool:
@@ -229,11 +209,6 @@ def with_checkpoints(models: list[Any]) -> list[Any]:
     """Turn every state dict, and every file of one, into a copy of the first model.
 
     Files are read with `weights_only=True`, or are safetensors: they cannot run code.
-
-    >>> net = nn.Linear(2, 1)
-    >>> other = {name: value + 1 for name, value in net.state_dict().items()}
-    >>> [type(model).__name__ for model in with_checkpoints([net, other])]
-    ['Linear', 'Linear']
     """
     base = next((m for m in models if isinstance(m, nn.Module)), None)
     return [m if isinstance(m, nn.Module) else _loaded(base, m) for m in models]
@@ -298,14 +273,7 @@ def _read_weights(path: Path) -> Mapping[str, Any]:
 
 
 def select_parameters(model: nn.Module, wanted: Any = None) -> list[str]:
-    """Return the names of the selected trainable parameters, in the model's order.
-
-    >>> model = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
-    >>> select_parameters(model, "2")
-    ['2.weight', '2.bias']
-    >>> select_parameters(model, ["*.weight"])
-    ['0.weight', '2.weight']
-    """
+    """Return the names of the selected trainable parameters, in the model's order."""
     everything = dict(model.named_parameters())
     trainable = [name for name, p in everything.items() if p.requires_grad]
     if not trainable:
@@ -317,9 +285,7 @@ def select_parameters(model: nn.Module, wanted: Any = None) -> list[str]:
         several = list(wanted)
     if not several:
         raise ExemplaError("parameters= names nothing: leave it out for all trainable parameters.")
-    chosen: set[int] = set()
-    for one in several:
-        chosen |= set(_matching(model, one))
+    chosen = {found for one in several for found in _matching(model, one)}
     names = [name for name in trainable if id(everything[name]) in chosen]
     if not names:
         raise ExemplaError(
@@ -364,17 +330,13 @@ def _matching(model: nn.Module, wanted: Any) -> Iterable[int]:
     """Return the ids of the parameters selected by one name, glob, module or parameter."""
     # tied parameters carry several names, each of which may be used
     named = list(model.named_parameters(remove_duplicate=False))
-    if isinstance(wanted, nn.Module):
-        found = [id(p) for p in wanted.parameters()]
-        found = [i for i in found if i in {id(p) for _, p in named}]
-    elif isinstance(wanted, Tensor):
-        found = [id(p) for _, p in named if p is wanted]
+    if isinstance(wanted, nn.Module | Tensor):
+        parts = wanted.parameters() if isinstance(wanted, nn.Module) else [wanted]
+        own = {id(p) for p in parts}
+        found = [id(p) for _, p in named if id(p) in own]
     elif isinstance(wanted, str):
-        found = [
-            id(p)
-            for name, p in named
-            if fnmatchcase(name, wanted) or fnmatchcase(name, wanted.rstrip(".") + ".*")
-        ]
+        globs = (wanted, wanted.rstrip(".") + ".*")
+        found = [id(p) for name, p in named if any(fnmatchcase(name, glob) for glob in globs)]
     else:
         raise ExemplaError(
             f"parameters= takes names, globs, modules or parameters, not {type(wanted).__name__}."

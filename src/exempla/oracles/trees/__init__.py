@@ -1,6 +1,4 @@
-"""Ensembles of trees as oracles.
+"""Ensembles of trees as oracles; no boosting library is imported here.
 
-Modules: leaves (leaf indicators as sparse inputs), readers (one per boosting library), oracle
-(boosting), axil (derivatives through boosting), forest, xgboost_labels.
-Imports: oracles.base, oracles.sklearn, data, errors. No boosting library is imported here.
+Imports: oracles.base, oracles.sklearn, data, errors.
 """

@@ -23,8 +23,9 @@ from scipy.sparse import csr_array
 from scipy.special import softmax
 
 from exempla.errors import ExemplaError, UnsupportedModelError
+from exempla.oracles.base import RowExamples
 from exempla.oracles.likelihoods import Bernoulli, Categorical, Gaussian, OneVsRest, Poisson
-from exempla.oracles.trees.oracle import LeafExamples, TreeOracle
+from exempla.oracles.trees.oracle import TreeOracle
 
 __all__ = ["boosting_gradients", "boosting_influence"]
 
@@ -34,27 +35,12 @@ _FAMILIES = (Bernoulli, Categorical, Gaussian, OneVsRest, Poisson)
 
 
 def boosting_gradients(
-    oracle: TreeOracle, train: LeafExamples, test: LeafExamples
+    oracle: TreeOracle, train: RowExamples, test: RowExamples
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Differentiate the log-likelihood of every test row through boosting.
+    """Differentiate the log-likelihood of every labelled test row through boosting.
 
-    Parameters
-    ----------
-    oracle : TreeOracle
-        The oracle of a boosted ensemble.
-    train, test : LeafExamples
-        Labelled examples that the oracle has read.
-
-    Returns
-    -------
-    weights, labels : ndarray of shape (n_train, n_test)
-        ∂ log p / ∂ w_i, what a test row gains from more weight on training row i; and the label
-        sensitivity times the final residual of row i.
-
-    Raises
-    ------
-    UnsupportedModelError
-        If leaf values are not Newton steps (quantiles, custom objectives, CatBoost's categories).
+    Returns two (n_train, n_test) arrays: ∂ log p / ∂ w_i, what a test row gains from more weight on
+    training row i; and the label sensitivity times the final residual of row i.
     """
     if not isinstance(oracle.family, _FAMILIES) or not oracle._reader.newton_steps:
         raise UnsupportedModelError(
@@ -117,9 +103,9 @@ def boosting_influence(explainer: Any, test: Any) -> np.ndarray:
 class _ReversePass:
     """One reverse pass over the rounds of an ensemble, for all test rows at once."""
 
-    def __init__(self, oracle: TreeOracle, train: LeafExamples, test: LeafExamples) -> None:
+    def __init__(self, oracle: TreeOracle, train: RowExamples, test: RowExamples) -> None:
         self.oracle, self.train, self.family = oracle, train, oracle.family
-        self.leaves, self.test_leaves = (e.whole().astype(np.int64) for e in (train, test))
+        self.leaves, self.test_leaves = (e.X.astype(np.int64) for e in (train, test))
         self.w = np.ones((len(train), 1)) if train.weights is None else train.weights[:, None]
         self.rounds = max(len(c.trees) for c in oracle._columns)
         start = np.asarray(oracle._base) + self._folded_start()

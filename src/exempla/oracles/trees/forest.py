@@ -24,12 +24,11 @@ from typing import Any, ClassVar
 import numpy as np
 from scipy.sparse import csr_array
 
-from exempla.data import n_rows, take_rows
 from exempla.errors import ExemplaError
-from exempla.oracles.base import Labels, Layer, RowExamples, ScoreRows
+from exempla.oracles.base import Layer, RowExamples, ScoreRows
 from exempla.oracles.factors import Factors
 from exempla.oracles.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
-from exempla.oracles.sklearn.base import Batch, OutputOracle, class_weights, keep_layers
+from exempla.oracles.sklearn.base import OutputOracle, class_weights, keep_layers
 from exempla.oracles.trees.oracle import refusing_rows
 from exempla.oracles.trees.readers import LeafReader, number_leaves, refuse
 
@@ -39,7 +38,6 @@ MAX_EXACT_ROWS = 6144
 """Training rows up to which every leaf has its own column. Beyond, leaves are hashed to
 `_HASHED_SIZE` parameters, and products are right on average."""
 _HASHED_SIZE = 4096
-_CHECKED_ROWS = 256
 _BATCH_ROWS = 1024
 _NOTE = (
     "a forest's out-of-bag weights are exact, because it predicts with them; multiplied by the "
@@ -51,7 +49,7 @@ class _ForestLeaves(LeafReader):
     """Leaves of `RandomForest…` and `ExtraTrees…` with bootstrap samples."""
 
     def __init__(self, model: Any) -> None:
-        self.model = model
+        super().__init__(model)
         name, criterion = type(model).__name__, getattr(model, "criterion", None)
         per_tree = getattr(model, "class_weight", None) == "balanced_subsample"
         refuse(
@@ -80,12 +78,7 @@ class _ForestLeaves(LeafReader):
         """(Σ sizes,) weight of the rows in each leaf; a row drawn twice counts twice."""
 
     def leaves(self, X: Any) -> np.ndarray:
-        return number_leaves(np.asarray(self.model.apply(X), dtype=np.int64), self._is_leaf)
-
-    def margins(self, X: Any) -> np.ndarray:
-        """Return the forest's own (n, classes) probabilities or (n, 1) numbers."""
-        found = self.model.predict(X) if self.classes is None else self.model.predict_proba(X)
-        return np.asarray(found, dtype=np.float64).reshape(len(found), -1)
+        return number_leaves(self.model.apply(X), self._is_leaf)
 
     def drawn(self, n: int) -> np.ndarray:
         """Return (n, T) how often each training row was drawn for each tree."""
@@ -136,15 +129,7 @@ class _ForestExamples(RowExamples):
 
 
 class ForestOracle(OutputOracle):
-    """RF-GAP weights times residuals, as scores whose metric is the identity.
-
-    >>> from sklearn.datasets import load_iris
-    >>> from sklearn.ensemble import RandomForestClassifier
-    >>> X, y = load_iris(return_X_y=True)
-    >>> oracle = ForestOracle(RandomForestClassifier(20, random_state=0).fit(X, y))
-    >>> len(oracle.read((X, y), role="train")), oracle.likelihood
-    (150, 'categorical')
-    """
+    """RF-GAP weights times residuals, as scores whose metric is the identity."""
 
     trees = True
     whitened = True
@@ -154,43 +139,33 @@ class ForestOracle(OutputOracle):
         keep_layers(["leaves"], self._parameters)
         self._reader = _ForestLeaves(model)
         own: Likelihood = Gaussian()
-        if self._classes is not None:
-            own = Bernoulli() if len(self._classes) == 2 else Categorical()
+        if self.classes is not None:
+            own = Bernoulli() if len(self.classes) == 2 else Categorical()
         self.family = self._agree(own)
         self.likelihood = self.family.name
         self.notes = self._remarks(_NOTE)
 
     @property
     def _n_logits(self) -> int:
-        return 1 if self._classes is None or len(self._classes) == 2 else len(self._classes)
+        return 1 if self.classes is None or len(self.classes) == 2 else len(self.classes)
 
     # ---- reading
 
-    def _check_rows(self, X: Any, problems: list[str]) -> tuple[Any, Any]:
-        return X, None  # scikit-learn checks them, see `_examples`
+    def _check_rows(self, X: Any, problems: list[str]) -> Any:
+        return X  # scikit-learn checks them, see `_examples`
 
-    def _examples(self, X: Any, transform: Any, role: str, **fields: Any) -> _ForestExamples:
+    def _examples(self, X: Any, role: str, **fields: Any) -> _ForestExamples:
         with refusing_rows():
-            leaves = self._leaves(X)
-        counts = None
+            ready = X if self._transform is None else self._transform(X)
+            ready = np.asarray(ready) if isinstance(ready, list) else ready
+            leaves = self._reader.leaves(ready).astype(np.int32)
+        counts, weights = None, fields.pop("weights")  # weights are part of the counts
         if role == "train":
-            counts = self._counts(leaves, fields["codes"], fields["weights"])
+            counts = self._counts(leaves, fields["codes"], weights)
         outputs = self._as_outputs(self._mean_values(leaves, counts))
-        # weights are part of the counts
+        if role == "train":
+            self.family = self.family.fitted(outputs, fields["codes"], weights)
         return _ForestExamples(leaves, counts=counts, outputs=outputs, **fields)
-
-    def _leaves(self, X: Any) -> np.ndarray:
-        ready = X if self._transform is None else self._transform(X)
-        ready = np.asarray(ready) if isinstance(ready, list) else ready
-        leaves = self._reader.leaves(ready).astype(np.int32)
-        some = np.arange(min(_CHECKED_ROWS, n_rows(ready)))
-        own = self._reader.margins(take_rows(ready, some))
-        if not np.allclose(self._mean_values(leaves[some], None), own, rtol=1e-9, atol=1e-9):
-            raise ExemplaError(
-                f"The leaves of this {type(self._last).__name__} do not average to its own "
-                "predictions: exempla does not support this version of scikit-learn."
-            )
-        return leaves
 
     def _counts(
         self, leaves: np.ndarray, codes: np.ndarray | None, weights: np.ndarray | None
@@ -198,9 +173,10 @@ class ForestOracle(OutputOracle):
         """Return the (n, T) weight of each training row in each tree, checked against the trees."""
         counts = self._reader.drawn(len(leaves)).astype(np.float32)
         each = np.ones(len(leaves)) if weights is None else weights
-        wanted = getattr(self._last, "class_weight", None)
-        if wanted is not None and codes is not None and self._classes is not None:
-            each = each * class_weights(wanted, self._classes, codes, None)[codes]
+        if codes is not None:
+            wanted = getattr(self._last, "class_weight", None)
+            factors = class_weights(wanted, self.classes, codes)
+            each = each if factors is None else each * factors[codes]
         # newer versions of scikit-learn draw rows by weight, older ones weight the rows drawn
         for weighted in (counts, counts * each[:, None]):
             if self._reader.made_of(leaves, weighted, codes):
@@ -222,7 +198,7 @@ class ForestOracle(OutputOracle):
         return total / use.sum(axis=1)[:, None]
 
     def _as_outputs(self, predicted: np.ndarray) -> np.ndarray:
-        if self._classes is None:
+        if self.classes is None:
             return predicted
         # T trees cannot distinguish smaller probabilities from zero
         p = np.clip(predicted, 0.5 / self._reader.n_trees, None)
@@ -231,7 +207,6 @@ class ForestOracle(OutputOracle):
 
     def _learn(self, train: _ForestExamples, mean_weight: float) -> None:
         self._n_train = len(train)
-        self.family = self.family.fitted(train.outputs, train.codes, train.weights)
         width = len(self._reader.totals)
         self._hashed = len(train) > MAX_EXACT_ROWS
         if self._hashed:
@@ -242,18 +217,11 @@ class ForestOracle(OutputOracle):
 
     # ---- scoring
 
-    def _batches(self, examples: _ForestExamples, copies: int = 1) -> Iterator[Batch]:
-        for rows, part in examples.chunks(_BATCH_ROWS):
-            yield Batch(rows, part, part.codes, None)
+    def _batch_rows(self, examples: _ForestExamples, copies: int = 1) -> int:
+        return _BATCH_ROWS
 
-    def _forward(self, inputs: _ForestExamples) -> tuple[np.ndarray, Any]:
-        return inputs.outputs, inputs
-
-    def scores(self, examples: _ForestExamples, labels: Labels = "true") -> Iterator[ScoreRows]:
-        """Yield one row per example, in order, in batches."""
-        if not self.layers:
-            raise ExemplaError("The scores of a forest need its training data: read them first.")
-        return super().scores(examples, labels)
+    def _forward(self, part: _ForestExamples) -> tuple[np.ndarray, Any]:
+        return part.outputs, part
 
     def fisher_rows(self, examples: _ForestExamples) -> Iterator[ScoreRows]:
         """Yield the scores themselves: the metric is the identity, and only their span is used."""

@@ -19,7 +19,7 @@ so single leaves need not be visited.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -30,22 +30,14 @@ from scipy.sparse import csr_array
 
 from exempla.data import n_rows, take_rows
 from exempla.errors import ExemplaError, UnsupportedModelError
-from exempla.oracles.base import Layer
+from exempla.oracles.base import Layer, RowExamples
 from exempla.oracles.factors import Factors, Pairs
 from exempla.oracles.likelihoods import Likelihood
-from exempla.oracles.sklearn.base import (
-    BATCH_BYTES,
-    Batch,
-    OutputOracle,
-    SklearnExamples,
-    keep_layers,
-)
+from exempla.oracles.sklearn.base import BATCH_BYTES, OutputOracle, keep_layers
 from exempla.oracles.sklearn.losses import AsymmetricLaplace
 from exempla.oracles.sklearn.unwrap import is_boosted, unwrap
 from exempla.oracles.trees.readers import LeafReader, read_leaves
 
-MAX_KEPT_BYTES = 2**30
-"""Leaves are kept up to this size, and otherwise computed again when needed."""
 CHUNK_BYTES = 2**26
 """Memory of the leaves that the library computes at a time, at eight bytes each."""
 _TREES_AT_A_TIME = 48
@@ -81,16 +73,19 @@ class LeafColumns:
     """Number of leaves of each."""
     outputs: np.ndarray
     """The outputs that they add to."""
+    values: Any = None
+    """What the leaves add, (width, outputs of the layer)."""
 
     @staticmethod
     def layers(reader: LeafReader, share: float = 1.0) -> list[LeafColumns]:
         """Return the layers of an ensemble, restricted to the first `share` of its trees."""
-        found = []
+        found, each = [], np.split(reader.values, reader.starts[1:])
         for output in np.unique(reader.outputs):
             trees = np.flatnonzero(reader.outputs == output)
             trees = trees[: max(1, round(share * len(trees)))]
             adds_to = np.arange(reader.n_outputs) if output < 0 else np.array([output])
-            found.append(LeafColumns(trees, reader.sizes[trees], adds_to))
+            values = np.concatenate([each[tree] for tree in trees])
+            found.append(LeafColumns(trees, reader.sizes[trees], adds_to, values))
         return found
 
     @property
@@ -99,21 +94,12 @@ class LeafColumns:
 
     @cached_property
     def starts(self) -> np.ndarray:
-        return np.concatenate([[0], np.cumsum(self.sizes)[:-1]]).astype(np.int64)
-
-    def first(self, count: int) -> LeafColumns:
-        """Return the same for the first trees."""
-        return replace(self, trees=self.trees[:count], sizes=self.sizes[:count])
+        return np.cumsum(self.sizes) - self.sizes
 
     def inputs(self, leaves: np.ndarray) -> csr_array:
         """Return the (n, width) indicators of (n, T) leaves of all trees."""
         here = leaves if len(self.trees) == leaves.shape[1] else leaves[:, self.trees]
         return _indicators(here + self.starts.astype(np.int32), self.width)
-
-    def values(self, reader: LeafReader) -> np.ndarray:
-        """Return the leaf values, (width, outputs of the layer)."""
-        pairs = zip(reader.starts[self.trees], self.sizes, strict=True)
-        return np.concatenate([reader.values[start : start + size] for start, size in pairs])
 
 
 def _indicators(columns: np.ndarray, width: int, dtype: Any = np.float64) -> csr_array:
@@ -123,14 +109,15 @@ def _indicators(columns: np.ndarray, width: int, dtype: Any = np.float64) -> csr
     return csr_array((np.ones(len(columns), dtype), columns, ends), shape=(len(ends) - 1, width))
 
 
-def summed_values(
-    columns: list[LeafColumns], values: list[np.ndarray], leaves: np.ndarray, outputs: int
+def _summed_values(
+    columns: list[LeafColumns], leaves: np.ndarray, outputs: int, stage: int | None = None
 ) -> np.ndarray:
-    """Return the sum of each row's leaf values, (n, outputs)."""
+    """Return the sum of each row's leaf values, (n, outputs), over all or the first rounds."""
     total = np.zeros((len(leaves), outputs))
-    for c, value in zip(columns, values, strict=True):
+    for c in columns:
+        c = c if stage is None else replace(c, trees=c.trees[:stage], sizes=c.sizes[:stage])
         if len(c.trees):
-            total[:, c.outputs] += c.inputs(leaves) @ value[: c.width]
+            total[:, c.outputs] += c.inputs(leaves) @ c.values[: c.width]
     return total
 
 
@@ -158,48 +145,10 @@ class LeafFactors(Factors):
         return LeafFactors(self.a[positions], self.g[positions])
 
 
-@dataclass(frozen=True)
-class LeafPass:
-    """Compute the leaves of raw rows (a class, not a closure, so that it can be pickled)."""
-
-    leaves: Callable[[Any], np.ndarray]
-    transform: Callable[[Any], Any] | None
-    n_trees: int
-    dtype: np.dtype
-
-    def prepared(self, X: Any) -> Any:
-        """Return the rows as the trees see them."""
-        X = X if self.transform is None else self.transform(X)
-        return np.asarray(X) if isinstance(X, list) else X
-
-    def __call__(self, X: Any) -> np.ndarray:
-        n, step = n_rows(X), max(1, CHUNK_BYTES // (8 * self.n_trees))
-        out = np.empty((n, self.n_trees), dtype=self.dtype)
-        for start in range(0, n, step):
-            rows = np.arange(start, min(start + step, n))
-            out[rows[0] : rows[-1] + 1] = self.leaves(self.prepared(take_rows(X, rows)))
-        return out
-
-
-class LeafExamples(SklearnExamples):
-    """Examples of an ensemble: X holds their (n, T) leaves, if these are not too large to keep."""
-
-    def _as_inputs(self, X: Any) -> Any:
-        return X
-
-
 class TreeOracle(OutputOracle):
     """Scores of a boosted ensemble with respect to its leaf values.
 
     `share` keeps only the first trees, this fraction of them: an earlier stage of boosting.
-
-    >>> from sklearn.datasets import load_iris
-    >>> from sklearn.ensemble import HistGradientBoostingClassifier
-    >>> X, y = load_iris(return_X_y=True)
-    >>> oracle = TreeOracle(HistGradientBoostingClassifier(max_iter=5).fit(X, y))
-    >>> train = oracle.read((X, y), role="train")
-    >>> [len(rows) for rows in oracle.scores(train)], oracle.likelihood
-    ([150], 'categorical')
     """
 
     trees = True
@@ -222,7 +171,6 @@ class TreeOracle(OutputOracle):
         self.family = self._agree(self._reader.family)
         self.likelihood = self.family.name
         self._columns = LeafColumns.layers(self._reader, self.share)
-        self._values = [c.values(self._reader) for c in self._columns]
         names = ["leaves"]
         if len(self._columns) > 1:
             names = [f"leaves{int(c.outputs[0])}" for c in self._columns]
@@ -233,11 +181,9 @@ class TreeOracle(OutputOracle):
             for i, c in enumerate(self._columns)
             if i in self._kept
         )
-        kind = np.min_scalar_type(int(self._reader.sizes.max()) - 1)
-        self._read = LeafPass(self._reader.leaves, self._transform, self._reader.n_trees, kind)
 
     @property
-    def _classes(self) -> np.ndarray | None:
+    def classes(self) -> np.ndarray | None:
         return self._reader.classes
 
     @property
@@ -247,12 +193,12 @@ class TreeOracle(OutputOracle):
     # ---- parameters
 
     def _blocks(self) -> list[np.ndarray]:
-        return [self._values[i] for i in self._kept]
+        return [self._columns[i].values for i in self._kept]
 
     def _set_blocks(self, blocks: list[np.ndarray]) -> None:
-        self._values = list(self._values)
+        self._columns = list(self._columns)
         for i, block in zip(self._kept, blocks, strict=True):
-            self._values[i] = block
+            self._columns[i] = replace(self._columns[i], values=block)
 
     @property
     def theta_norm(self) -> float:
@@ -265,65 +211,62 @@ class TreeOracle(OutputOracle):
 
     # ---- reading
 
-    def _check_rows(self, X: Any, problems: list[str]) -> tuple[Any, Any]:
-        return X, None  # the library checks them, see `_examples`
+    def _check_rows(self, X: Any, problems: list[str]) -> Any:
+        return X  # the library checks them, see `_examples`
 
-    def _row_weights(self, codes: Any, sample_weight: np.ndarray | None) -> np.ndarray | None:
-        if codes is None or self._reader.classes is None:
-            return sample_weight
-        each = self._reader.weight_of_classes(codes)
-        if each is None:
-            return sample_weight
-        return each[codes] if sample_weight is None else each[codes] * sample_weight
+    def _class_weights(self, codes: Any, weights: np.ndarray | None) -> np.ndarray | None:
+        return self._reader.weight_of_classes(codes)
 
-    def _examples(self, X: Any, transform: Any, role: str, **fields: Any) -> LeafExamples:
-        read, size = self._read, n_rows(X) * self._reader.n_trees * self._read.dtype.itemsize
+    def _examples(self, X: Any, role: str, **fields: Any) -> RowExamples:
+        """Return the (n, T) leaves of the rows."""
+        reader = self._reader
         with refusing_rows():
-            self._check_sums(X)
-            if size > MAX_KEPT_BYTES:
-                return LeafExamples(X, transform=read, **fields)
-            return LeafExamples(read(X), made_bytes=size, **fields)
+            X = X if self._transform is None else self._transform(X)
+            X = np.asarray(X) if isinstance(X, list) else X
+            self._check_sums(take_rows(X, np.arange(min(_CHECKED_ROWS, n_rows(X)))))
+            n, step = n_rows(X), max(1, CHUNK_BYTES // (8 * reader.n_trees))
+            leaves = np.empty((n, reader.n_trees), np.min_scalar_type(int(reader.sizes.max()) - 1))
+            for start in range(0, n, step):
+                rows = np.arange(start, min(start + step, n))
+                leaves[rows] = reader.leaves(take_rows(X, rows))
+        return RowExamples(leaves, made_bytes=leaves.nbytes, **fields)
 
     def _check_sums(self, X: Any) -> None:
         """Check that leaf values add up to the library's own outputs, up to a constant.
 
         This makes the oracle correct for every library and version, or an error.
         """
-        ready = self._read.prepared(take_rows(X, np.arange(min(_CHECKED_ROWS, n_rows(X)))))
         reader, layers = self._reader, LeafColumns.layers(self._reader)
-        leaves, values = reader.leaves(ready), [c.values(reader) for c in layers]
-        offset = reader.margins(ready) - summed_values(layers, values, leaves, self._n_outputs)
+        offset = reader.margins(X) - _summed_values(layers, reader.leaves(X), self._n_outputs)
         base = np.median(offset, axis=0) if self._base is None else self._base
         scale = 1.0 + np.abs(reader.values).max() * reader.n_trees
         if not np.all(np.abs(offset - base) <= reader.tolerance * scale):
             raise ExemplaError(
                 f"The leaf values of this {type(reader.model).__name__} do not add up to its own "
-                f"predictions (they differ by {np.abs(offset - base).max():.3g}): exempla does not "
-                "support this model or this version of its library."
+                "predictions: exempla does not support it, or not this version of its library."
             )
         self._base = base
 
-    def _learn(self, train: LeafExamples, mean_weight: float) -> None:
+    def _learn(self, train: RowExamples, mean_weight: float) -> None:
         """Estimate the likelihood's scale and the penalty equivalent to the learning rate."""
         self.family = self._fit_family(train, "use fewer or smaller trees")
-        if train.transform is None and not self._moved:
+        if not self._moved:
             self._check_steps(train)
         n = len(train)
         some = train.take(np.unique(np.linspace(0, n - 1, min(n, _PENALTY_ROWS)).astype(np.int64)))
-        leaves = some.whole()
         used = sum(
-            len(np.unique(leaves[:, c.trees] + c.starts)) * len(c.outputs) for c in self._columns
+            len(np.unique(some.X[:, c.trees] + c.starts)) * len(c.outputs) for c in self._columns
         )
         rounds = max(len(c.trees) for c in self._columns)
         stages = np.unique(np.linspace(0, rounds - 1, _N_STAGES).astype(np.int64))
-        mean = float(np.mean([self._mean_hessian(leaves, some, s) for s in stages]))
+        mean = float(np.mean([self._mean_hessian(some, s) for s in stages]))
         ridge = self._reader.l2 / self.family.loss_scale
         self._penalty = (mean * rounds / used + ridge / n) / self._reader.rate
-        self._hessian_left = self._mean_hessian(leaves, some, rounds) / mean
-        saturated = self.share == 1.0 and self._hessian_left < _MIN_HESSIAN_SHARE
+        left = self._mean_hessian(some, rounds) / mean
+        saturated = self.share == 1.0 and left < _MIN_HESSIAN_SHARE
         self.notes = self._remarks(_SATURATED if saturated else "")
 
-    def _check_steps(self, train: LeafExamples) -> None:
+    def _check_steps(self, train: RowExamples) -> None:
         """Raise if the leaf values are not Newton steps of the likelihood on these rows.
 
         Fitted models record neither offsets nor custom objectives of the native interfaces nor
@@ -342,25 +285,24 @@ class TreeOracle(OutputOracle):
         if agreement < _MIN_AGREEMENT and excess > _MAX_NOISE:
             raise ExemplaError(
                 f"The leaf values of this {type(self._reader.model).__name__} do not follow from "
-                f"these training rows (agreement {agreement:.2f}, expected 1), so their influence "
-                "would be wrong. Likely causes: an offset (init_score, base_margin, baseline) or a "
-                "custom objective of the native interface, which the model does not record and "
+                f"these training rows (agreement {agreement:.2f}, expected 1). Likely causes: an "
+                "offset (init_score, base_margin, baseline) or a native custom objective, which "
                 "exempla cannot explain; sample weights, which you can pass as (X, y, "
                 "sample_weight); or other rows or labels than those it was trained on."
             )
 
-    def newton_steps(self, train: LeafExamples) -> np.ndarray:
+    def newton_steps(self, train: RowExamples) -> np.ndarray:
         """Compare the large leaves of the first rounds with Newton steps on the training rows.
 
         Returns one column per leaf: its value, the Newton step Σ s / (Σ h + l2), Σ h, and the
         sampling variance of the step.
         """
-        leaves, l2 = train.whole(), self._reader.l2 / self.family.loss_scale
+        leaves, l2 = train.X, self._reader.l2 / self.family.loss_scale
         rounds = max(len(c.trees) for c in self._columns)
         parts: list[Any] = [np.zeros((4, 0))]
         for stage in range(1, min(rounds, _CHECKED_ROUNDS)):  # the first may include the start
             s, h = self.newton_terms(self._outputs(leaves, stage), train)
-            for c, values in zip(self._columns, self._values, strict=True):
+            for c in self._columns:
                 if stage >= len(c.trees):
                     continue
                 leaf, first = leaves[:, c.trees[stage]].astype(np.int64), int(c.starts[stage])
@@ -371,7 +313,7 @@ class TreeOracle(OutputOracle):
                     D = np.maximum(H + l2, 1e-300)
                     left = s[:, o] - (G / D)[leaf] * h[:, o]
                     noise = np.bincount(leaf, left**2, size) / D / D  # D**2 is 0 in an empty leaf
-                    value = values[first : first + size, j]
+                    value = c.values[first : first + size, j]
                     parts.append(np.stack([value, G / D, H, noise])[:, large])
         return np.concatenate(parts, axis=1)
 
@@ -384,31 +326,27 @@ class TreeOracle(OutputOracle):
         w = 1.0 if train.weights is None else train.weights[:, None]
         return s * w, h * w
 
-    def _mean_hessian(self, leaves: np.ndarray, train: LeafExamples, stage: int) -> float:
+    def _mean_hessian(self, train: RowExamples, stage: int) -> float:
         """Return the mean trace of the output Fisher after the first `stage` rounds."""
-        outputs, weights = self._outputs(leaves, stage), train.weights
-        at, root = self.family.curvature_root(outputs, train.codes)
-        energy = np.bincount(at, weights=np.einsum("ij,ij->i", root, root), minlength=len(outputs))
-        return float(np.mean(energy if weights is None else energy * weights))
+        _, h = self.newton_terms(self._outputs(train.X, stage), train)
+        return float(h.sum(axis=1).mean())
 
     # ---- scoring
 
     def _outputs(self, leaves: np.ndarray, stage: int | None = None) -> np.ndarray:
         """Return the ensemble's outputs, after all rounds or after the first ones."""
-        columns = self._columns if stage is None else [c.first(stage) for c in self._columns]
-        summed = summed_values(columns, self._values, leaves, self._n_outputs)
-        return summed + self._base
+        return _summed_values(self._columns, leaves, self._n_outputs, stage) + self._base
 
-    def _forward(self, inputs: np.ndarray) -> tuple[np.ndarray, Any]:
-        return self._outputs(inputs), inputs
+    def _forward(self, part: RowExamples) -> tuple[np.ndarray, Any]:
+        return self._outputs(part.X), part.X
 
     def _factors(self, state: Any, g: np.ndarray, at: np.ndarray | None) -> tuple[LeafFactors, ...]:
         leaves = state if at is None else state[at]
         kept = [self._columns[i] for i in self._kept]
         return tuple(LeafFactors(c.inputs(leaves), g[:, c.outputs]) for c in kept)
 
-    def _batches(self, examples: LeafExamples, copies: int = 1) -> Iterator[Batch]:
-        return examples.batches(max(1, BATCH_BYTES // (12 * copies * self._reader.n_trees)))
+    def _batch_rows(self, examples: RowExamples, copies: int = 1) -> int:
+        return max(1, BATCH_BYTES // (12 * copies * self._reader.n_trees))
 
 
 @contextmanager

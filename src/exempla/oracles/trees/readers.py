@@ -22,6 +22,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -44,8 +45,6 @@ __all__ = ["LeafReader", "number_leaves", "read_leaves", "refuse"]
 class LeafReader(ABC):
     """The leaves of one fitted ensemble."""
 
-    model: Any
-    """The fitted model."""
     sizes: np.ndarray
     """(T,) number of leaves of each tree."""
     outputs: np.ndarray
@@ -67,19 +66,29 @@ class LeafReader(ABC):
     folds_start: bool = False
     """True if the first tree of each output includes the starting point of boosting."""
 
+    def __init__(self, model: Any) -> None:
+        self.model = model
+
     @abstractmethod
     def leaves(self, X: Any) -> np.ndarray:
         """Return the (n, T) leaf of every tree that each row falls into, counted from 0."""
 
-    @abstractmethod
+    _raw: Callable[[Any], Any]
+    """The library's own raw predictions."""
+
     def margins(self, X: Any) -> np.ndarray:
         """Return the library's own raw predictions, (n, outputs)."""
+        return np.asarray(self._raw(X), dtype=np.float64).reshape(-1, self.n_outputs)
+
+    def _set_trees(self, values: list[np.ndarray], outputs: Any) -> None:
+        """Set the trees: the values of their leaves, and the output each adds to."""
+        self.sizes = np.array([len(one) for one in values], dtype=np.int64)
+        self.values = np.concatenate(values).astype(np.float64)[:, None]
+        self.outputs = np.asarray(outputs, dtype=np.int64)
 
     def weight_of_classes(self, codes: np.ndarray) -> np.ndarray | None:
         """Return the factor of each class's loss in training; None if there is none."""
-        if self.class_weight is None or self.classes is None:
-            return None
-        return class_weights(self.class_weight, self.classes, codes, None)
+        return class_weights(self.class_weight, self.classes, codes)
 
     @property
     def n_trees(self) -> int:
@@ -88,20 +97,14 @@ class LeafReader(ABC):
     @property
     def starts(self) -> np.ndarray:
         """(T,) position of each tree's first leaf among all leaves."""
-        return np.concatenate([[0], np.cumsum(self.sizes)[:-1]]).astype(np.int64)
+        return np.cumsum(self.sizes) - self.sizes
 
 
-def number_leaves(nodes: np.ndarray, is_leaf: list[np.ndarray]) -> np.ndarray:
-    """Convert (n, T) node numbers to leaf numbers; `is_leaf` marks the leaves of each tree.
-
-    >>> number_leaves(np.array([[1], [4]]), [np.array([False, True, False, True, True])])
-    array([[0],
-           [2]])
-    """
-    out = np.empty(nodes.shape, dtype=np.int64)
-    for tree, leaf in enumerate(is_leaf):
-        out[:, tree] = (np.cumsum(leaf) - 1)[nodes[:, tree]]
-    return out
+def number_leaves(nodes: Any, is_leaf: list[np.ndarray]) -> np.ndarray:
+    """Convert (n, T) node numbers to leaf numbers; `is_leaf` marks the leaves of each tree."""
+    nodes = np.asarray(nodes).astype(np.int64).reshape(len(nodes), -1)
+    columns = [(np.cumsum(leaf) - 1)[nodes[:, t]] for t, leaf in enumerate(is_leaf)]
+    return np.stack(columns, axis=1)
 
 
 def refuse(reasons: dict[str, bool]) -> None:
@@ -111,13 +114,29 @@ def refuse(reasons: dict[str, bool]) -> None:
             raise UnsupportedModelError(message)
 
 
-def _family(known: dict[str, Likelihood], name: str, setting: str, shown: str = "") -> Likelihood:
-    """Return the likelihood of a loss; raise if it has none."""
-    if name not in known:
-        raise UnsupportedModelError(
-            f"{setting} {shown or name!r} has no likelihood here: use one of {', '.join(known)}."
-        )
-    return known[name]
+# ---- objectives
+
+_OBJECTIVES: dict[Callable[..., Likelihood], str] = {
+    Bernoulli: "binary binary:logistic binary:logitraw Logloss CrossEntropy",
+    Categorical: "multiclass multi:softprob multi:softmax MultiClass",
+    OneVsRest: "multiclassova MultiClassOneVsAll",
+    Gaussian: "regression reg:squarederror RMSE squared_error",
+    partial(AsymmetricLaplace, 0.5): "regression_l1 reg:absoluteerror MAE absolute_error",
+    AsymmetricLaplace: "quantile reg:quantileerror Quantile",
+    Poisson: "poisson count:poisson Poisson",
+}
+"""The names of each likelihood in LightGBM, XGBoost, CatBoost and scikit-learn."""
+
+
+def _family(setting: str, name: str, level: Any = 0.5) -> Likelihood:
+    """Return the likelihood of a library's objective; raise if it has none."""
+    for family, names in _OBJECTIVES.items():
+        if name in names.split():
+            return family(float(level)) if family is AsymmetricLaplace else family()
+    raise UnsupportedModelError(
+        f"{setting} {name!r} has no likelihood here: use the one for two classes, several classes, "
+        "one-vs-rest, squared error, absolute error, a quantile or Poisson counts."
+    )
 
 
 @dataclass(frozen=True)
@@ -137,7 +156,7 @@ class _Gradient:
         return self.objective(y, outputs, *[None] * max(len(extra) - 2, 0))
 
 
-def _custom_family(objective: Callable[..., Any], n_outputs: int, discrete: bool) -> Likelihood:
+def _custom_family(objective: Any, n_outputs: int, discrete: bool) -> Likelihood:
     """Return the loss of a user's objective, which has to have one output."""
     several = (
         "This model was trained with a custom objective of several outputs, whose Hessian is "
@@ -145,6 +164,9 @@ def _custom_family(objective: Callable[..., Any], n_outputs: int, discrete: bool
     )
     refuse({several: n_outputs > 1})
     return CustomObjective(_Gradient(objective), discrete)
+
+
+# ---- libraries
 
 
 class _CatBoostLeaves(LeafReader):
@@ -157,36 +179,42 @@ class _CatBoostLeaves(LeafReader):
     tolerance = 1e-7
 
     def __init__(self, model: Any) -> None:
-        self.model = model
-        settings = _catboost_settings(model)
+        super().__init__(model)
+        settings = model.get_params() if hasattr(model, "get_params") else {}
+        loss: Any = settings.get("loss_function")
+        custom = hasattr(loss, "calc_ders_range")
+        if not custom:  # CatBoost cannot list all settings of a Python objective
+            settings = model.get_all_params()
+            loss = str(settings.get("loss_function"))  # "Name:option=value;…"
         self.sizes = np.asarray(model.get_tree_leaf_counts(), dtype=np.int64)
         values = np.asarray(model.get_leaf_values(), dtype=np.float64)
         self.n_outputs = values.size // int(self.sizes.sum())
         scale, _ = model.get_scale_and_bias()
         self.values = scale * values.reshape(-1, self.n_outputs)
-        several = self.n_outputs > 1
-        self.outputs = np.full(len(self.sizes), -1 if several else 0)
+        self.outputs = np.full(len(self.sizes), -1 if self.n_outputs > 1 else 0)
         self.rate = float(settings.get("learning_rate", 1.0))
         self.l2 = float(settings.get("l2_leaf_reg", 0.0))
-        self.family = _catboost_family(settings, self.n_outputs)
+        if custom:
+            self.family = _custom_family(loss, self.n_outputs, discrete=False)
+        else:
+            name, _, options = loss.partition(":")
+            more = dict(part.split("=", 1) for part in options.split(";") if "=" in part)
+            self.family = _family("CatBoost's loss_function", name, more.get("alpha", 0.5))
         # categories are encoded differently in training, so rows fall into other leaves
         self.newton_steps = not model.get_cat_feature_indices()
         if self.family.discrete:
             self.classes = np.asarray(model.classes_)
-        self._auto = settings.get("auto_class_weights", "None")
-        given = settings.get("class_weights")
-        self._given = None if given is None else np.asarray(given, dtype=np.float64)
+        self._auto, self._given = (settings.get(f"{n}class_weights") for n in ("auto_", ""))
 
     def leaves(self, X: Any) -> np.ndarray:
         return np.asarray(self.model.calc_leaf_indexes(X))
 
-    def margins(self, X: Any) -> np.ndarray:
-        found = self.model.predict(X, prediction_type="RawFormulaVal")
-        return np.asarray(found, dtype=np.float64).reshape(-1, self.n_outputs)
+    def _raw(self, X: Any) -> Any:
+        return self.model.predict(X, prediction_type="RawFormulaVal")
 
     def weight_of_classes(self, codes: np.ndarray) -> np.ndarray | None:
         if self._given is not None:
-            return self._given
+            return np.asarray(self._given, dtype=np.float64)
         if self._auto in (None, "None") or self.classes is None:
             return None
         counts = np.bincount(codes, minlength=len(self.classes)).astype(np.float64)
@@ -194,69 +222,46 @@ class _CatBoostLeaves(LeafReader):
         return np.sqrt(ratio) if self._auto == "SqrtBalanced" else ratio
 
 
-def _catboost_settings(model: Any) -> dict[str, Any]:
-    given = model.get_params() if hasattr(model, "get_params") else {}
-    if hasattr(given.get("loss_function"), "calc_ders_range"):
-        return given  # CatBoost cannot list all settings of a Python objective
-    return model.get_all_params()
-
-
-def _catboost_family(settings: dict[str, Any], n_outputs: int) -> Likelihood:
-    """Return the likelihood of the model's loss, written "Name:option=value;…"."""
-    loss: Any = settings.get("loss_function")
-    if hasattr(loss, "calc_ders_range"):
-        return _custom_family(loss, n_outputs, discrete=False)
-    name, _, options = str(loss).partition(":")
-    more = dict(part.split("=", 1) for part in options.split(";") if "=" in part)
-    known: dict[str, Likelihood] = {
-        "Logloss": Bernoulli(),
-        "CrossEntropy": Bernoulli(),
-        "MultiClass": Categorical(),
-        "MultiClassOneVsAll": OneVsRest(),
-        "RMSE": Gaussian(),
-        "MAE": AsymmetricLaplace(0.5),
-        "Quantile": AsymmetricLaplace(float(more.get("alpha", 0.5))),
-        "Poisson": Poisson(),
-    }
-    return _family(known, name, "CatBoost's loss_function")
-
-
 class _LightGBMLeaves(LeafReader):
     """Leaves of `LGBMClassifier`, `LGBMRegressor` and `lightgbm.Booster`."""
 
     def __init__(self, model: Any) -> None:
-        self.model = model
+        super().__init__(model)
         self._booster = booster = getattr(model, "booster_", model)
-        text = booster.model_to_string(num_iteration=1)
+        text = booster.model_to_string(num_iteration=-1)
         self._settings = dict(re.findall(r"^\[(\w+): (.*)\]$", text, re.MULTILINE))
         kind = self._settings.get("boosting")
+        objective = re.search(r"^objective=(.*)$", text, re.MULTILINE)
+        name, *more = objective.group(1).split() if objective else ["none"]
         refuse(
             {
-                "LightGBM's dart drops and rescales earlier trees while it grows new ones, so leaf "
-                "values cannot be traced to training rows: use boosting_type='gbdt'.": kind
-                == "dart",
+                "LightGBM's dart rescales earlier trees, so leaf values cannot be traced to "
+                "training rows: use boosting_type='gbdt'.": kind == "dart",
                 "LightGBM's boosting_type='rf' is a forest: use scikit-learn's RandomForest, which "
                 "exempla supports, or boosting_type='gbdt'.": kind == "rf",
                 "LightGBM's linear_tree=True fits a linear model in every leaf instead of a value: "
                 "use linear_tree=False.": self._settings.get("linear_tree") == "1",
+                "LightGBM's sigmoid is not 1, so its outputs are not log-odds: use sigmoid=1.": any(
+                    one.startswith("sigmoid:") and float(one[8:]) != 1.0 for one in more
+                ),
             }
         )
-        each = booster.num_model_per_iteration()
+        self.n_outputs = each = booster.num_model_per_iteration()
         own: Any = getattr(model, "objective", None)
-        self.family = (
-            _custom_family(own, each, hasattr(model, "n_classes_"))
-            if callable(own)
-            else _lightgbm_family(text)
-        )
+        if callable(own):
+            self.family = _custom_family(own, each, hasattr(model, "n_classes_"))
+        else:
+            name = " ".join([name, *more]) if "sqrt" in more else name
+            alpha = self._settings.get("alpha", 0.5)
+            self.family = _family("LightGBM's objective", name, alpha)
         # after early stopping the trees beyond the best iteration do not predict
         best = booster.best_iteration
         self._iterations = best if best and best > 0 else booster.current_iteration()
         trees = range(self._iterations * each)
-        self.n_outputs = each
-        self.outputs = np.arange(len(trees)) % each
-        values = _leaf_values(booster, trees)
-        self.sizes = np.array([len(one) for one in values])
-        self.values = np.concatenate(values)[:, None]
+        counts = [int(n) for n in re.findall(r"^num_leaves=(\d+)$", text, re.MULTILINE)]
+        value = booster.get_leaf_output
+        values = [np.array([value(t, i) for i in range(counts[t])]) for t in trees]
+        self._set_trees(values, np.arange(len(trees)) % each)
         self.rate = float(self._settings.get("learning_rate", 1.0))
         self.l2 = float(self._settings.get("lambda_l2", 0.0))
         self.folds_start = self._settings.get("boost_from_average") == "1" and not callable(own)
@@ -268,9 +273,8 @@ class _LightGBMLeaves(LeafReader):
         found = self._booster.predict(X, pred_leaf=True, num_iteration=self._iterations)
         return np.asarray(found).reshape(len(found), -1)
 
-    def margins(self, X: Any) -> np.ndarray:
-        found = self._booster.predict(X, raw_score=True, num_iteration=self._iterations)
-        return np.asarray(found, dtype=np.float64).reshape(-1, self.n_outputs)
+    def _raw(self, X: Any) -> Any:
+        return self._booster.predict(X, raw_score=True, num_iteration=self._iterations)
 
     def weight_of_classes(self, codes: np.ndarray) -> np.ndarray | None:
         own = super().weight_of_classes(codes)
@@ -285,34 +289,6 @@ class _LightGBMLeaves(LeafReader):
         return None if np.all(weights == 1) else weights
 
 
-def _leaf_values(booster: Any, trees: range) -> list[np.ndarray]:
-    """Return what each tree's leaves add; their number is parsed from the model's text."""
-    text = booster.model_to_string(num_iteration=-1)
-    counts = [int(n) for n in re.findall(r"^num_leaves=(\d+)$", text, re.MULTILINE)]
-    return [np.array([booster.get_leaf_output(t, i) for i in range(counts[t])]) for t in trees]
-
-
-def _lightgbm_family(text: str) -> Likelihood:
-    """Return the likelihood of the objective that the model's text names."""
-    found = re.search(r"^objective=(.*)$", text, re.MULTILINE)
-    name, *more = found.group(1).split() if found else ["none"]
-    settings = dict(part.split(":", 1) for part in more if ":" in part)
-    skewed = float(settings.get("sigmoid", 1.0)) != 1.0
-    refuse({"LightGBM's sigmoid is not 1, so its outputs are not log-odds: use sigmoid=1.": skewed})
-    alpha = re.search(r"^\[alpha: (.*)\]$", text, re.MULTILINE)
-    known: dict[str, Likelihood] = {
-        "binary": Bernoulli(),
-        "multiclass": Categorical(),
-        "multiclassova": OneVsRest(),
-        "regression": Gaussian(),
-        "regression_l1": AsymmetricLaplace(0.5),
-        "poisson": Poisson(),
-        "quantile": AsymmetricLaplace(float(alpha.group(1)) if alpha else 0.5),
-    }
-    shown = " ".join([name, *more])
-    return _family(known, shown if "sqrt" in more else name, "LightGBM's objective", repr(shown))
-
-
 class _XGBoostLeaves(LeafReader):
     """Leaves of `XGBClassifier`, `XGBRegressor` and `xgboost.Booster`."""
 
@@ -320,30 +296,33 @@ class _XGBoostLeaves(LeafReader):
     """XGBoost sums in single precision."""
 
     def __init__(self, model: Any) -> None:
-        self.model = model
+        super().__init__(model)
         self._booster = booster = model.get_booster() if hasattr(model, "get_booster") else model
         learner = json.loads(booster.save_config())["learner"]
-        kind = learner["gradient_booster"]["name"]
+        kind, objective = learner["gradient_booster"]["name"], learner["objective"]
         strategy = learner["learner_train_param"]["multi_strategy"]
+        levels = objective.get("quantile_loss_param", {}).get("quantile_alpha", "0.5")
+        levels = np.ravel(json.loads(levels) if isinstance(levels, str) else levels)
         refuse(
             {
-                "XGBoost's dart drops and rescales earlier trees while it grows new ones, so leaf "
-                "values cannot be traced to training rows: use booster='gbtree'.": kind == "dart",
+                "XGBoost's dart rescales earlier trees, so leaf values cannot be traced to "
+                "training rows: use booster='gbtree'.": kind == "dart",
                 f"XGBoost's booster={kind!r} has no trees: use booster='gbtree', or scikit-learn's "
                 "linear models.": kind != "gbtree",
                 "XGBoost's multi_strategy='multi_output_tree' is not supported, because its leaves "
                 "hold vectors: use 'one_output_per_tree'.": strategy != "one_output_per_tree",
+                "This XGBoost model predicts several quantiles at once: explain one model per "
+                "quantile.": len(levels) > 1,
                 "This XGBoost model predicts several targets at once: explain one model per "
                 "target.": int(learner["learner_model_param"]["num_target"]) > 1,
             }
         )
         self.n_outputs = max(1, int(learner["learner_model_param"]["num_class"]))
         own: Any = getattr(model, "objective", None)
-        self.family = (
-            _custom_family(own, self.n_outputs, hasattr(model, "n_classes_"))
-            if callable(own)
-            else _xgboost_family(learner)
-        )
+        if callable(own):
+            self.family = _custom_family(own, self.n_outputs, hasattr(model, "n_classes_"))
+        else:
+            self.family = _family("XGBoost's objective", objective["name"], levels[0])
         settings = learner["gradient_booster"]["tree_train_param"]
         self.rate, self.l2 = float(settings["eta"]), float(settings["reg_lambda"])
         # after early stopping the trees beyond the best iteration do not predict
@@ -352,26 +331,22 @@ class _XGBoostLeaves(LeafReader):
         kept = booster if best is None else booster[: self._range[1]]
         forest = json.loads(kept.save_raw("json"))["learner"]["gradient_booster"]["model"]
         self._is_leaf = [np.asarray(t["left_children"]) < 0 for t in forest["trees"]]
-        self.sizes = np.array([leaf.sum() for leaf in self._is_leaf])
         # the file stores a leaf's value in place of a split's threshold
         thresholds = [np.asarray(t["split_conditions"], np.float64) for t in forest["trees"]]
         values = [one[leaf] for one, leaf in zip(thresholds, self._is_leaf)]
-        self.values = np.concatenate(values)[:, None]
-        self.outputs = np.asarray(forest["tree_info"], dtype=np.int64)
+        self._set_trees(values, forest["tree_info"])
         if self.family.discrete:
             known = getattr(model, "classes_", np.arange(max(self.n_outputs, 2)))
             self.classes = np.asarray(known)
-        weighted = learner["objective"].get("reg_loss_param", {})
-        positive = float(weighted.get("scale_pos_weight", 1.0))
+        positive = float(objective.get("reg_loss_param", {}).get("scale_pos_weight", 1.0))
         if positive != 1.0 and self.classes is not None:
             self.class_weight = {self.classes[1].item(): positive}
 
     def leaves(self, X: Any) -> np.ndarray:
-        found = self._predict(X, pred_leaf=True)
-        return number_leaves(found.astype(np.int64).reshape(len(found), -1), self._is_leaf)
+        return number_leaves(self._predict(X, pred_leaf=True), self._is_leaf)
 
-    def margins(self, X: Any) -> np.ndarray:
-        return self._predict(X, output_margin=True).astype(np.float64).reshape(-1, self.n_outputs)
+    def _raw(self, X: Any) -> Any:
+        return self._predict(X, output_margin=True)
 
     def _predict(self, X: Any, **how: bool) -> np.ndarray:
         from xgboost import DMatrix
@@ -386,35 +361,30 @@ class _XGBoostLeaves(LeafReader):
         return np.asarray(self._booster.predict(data, iteration_range=self._range, **how))
 
 
-def _xgboost_family(learner: dict[str, Any]) -> Likelihood:
-    """Return the likelihood of the model's objective."""
-    objective = learner["objective"]
-    text = objective.get("quantile_loss_param", {}).get("quantile_alpha", "0.5")
-    levels = json.loads(text) if isinstance(text, str) else text
-    levels = levels if isinstance(levels, list) else [levels]
-    several = "This XGBoost model predicts several quantiles at once"
-    refuse({f"{several}: explain one model per quantile.": len(levels) > 1})
-    known: dict[str, Likelihood] = {
-        "binary:logistic": Bernoulli(),
-        "binary:logitraw": Bernoulli(),
-        "multi:softprob": Categorical(),
-        "multi:softmax": Categorical(),
-        "reg:squarederror": Gaussian(),
-        "reg:absoluteerror": AsymmetricLaplace(0.5),
-        "reg:quantileerror": AsymmetricLaplace(float(levels[0])),
-        "count:poisson": Poisson(),
-    }
-    return _family(known, objective["name"], "XGBoost's objective")
+class _SklearnLeaves(LeafReader):
+    """What scikit-learn's two boosted ensembles share."""
+
+    def __init__(self, model: Any, n_outputs: int) -> None:
+        super().__init__(model)
+        self.n_outputs, self.rate = n_outputs, float(model.learning_rate)
+        self.classes = getattr(model, "classes_", None)
+        if self.classes is not None:
+            self.family = Bernoulli() if n_outputs == 1 else Categorical()
+        else:
+            level = getattr(model, "quantile", getattr(model, "alpha", None)) or 0.5
+            self.family = _family(f"The loss of {type(model).__name__},", model.loss, level)
+
+    def _raw(self, X: Any) -> Any:
+        if self.classes is not None:
+            return self.model.decision_function(X)
+        found = self.model.predict(X)
+        return np.log(found) if isinstance(self.family, Poisson) else found
 
 
-# ---- scikit-learn
-
-
-class _GradientBoostingLeaves(LeafReader):
+class _GradientBoostingLeaves(_SklearnLeaves):
     """Leaves of `GradientBoostingClassifier` and `GradientBoostingRegressor`."""
 
     def __init__(self, model: Any) -> None:
-        self.model = model
         refuse(
             {
                 f"{type(model).__name__}(init=...) starts from another model's predictions, which "
@@ -424,76 +394,36 @@ class _GradientBoostingLeaves(LeafReader):
                 "loss='log_loss'.": model.loss == "exponential",
             }
         )
-        trees = model.estimators_.ravel()  # stage by stage, one output after the other
-        self._is_leaf = [tree.tree_.children_left < 0 for tree in trees]
-        self.sizes = np.array([leaf.sum() for leaf in self._is_leaf])
-        self.n_outputs = model.estimators_.shape[1]
-        self.outputs = np.tile(np.arange(self.n_outputs), len(model.estimators_))
-        self.rate = float(model.learning_rate)
-        values = [tree.tree_.value[leaf, 0, 0] for tree, leaf in zip(trees, self._is_leaf)]
-        self.values = self.rate * np.concatenate(values)[:, None]
-        self.classes = getattr(model, "classes_", None)
-        self.family = _sklearn_family(model, self.n_outputs)
+        super().__init__(model, model.estimators_.shape[1])
+        trees = [one.tree_ for one in model.estimators_.ravel()]  # stage by stage
+        self._is_leaf = [tree.children_left < 0 for tree in trees]
+        values = [self.rate * t.value[leaf, 0, 0] for t, leaf in zip(trees, self._is_leaf)]
+        self._set_trees(values, np.arange(len(trees)) % self.n_outputs)
 
     def leaves(self, X: Any) -> np.ndarray:
-        nodes = self.model.apply(X).astype(np.int64)
-        return number_leaves(nodes.reshape(len(nodes), -1), self._is_leaf)
-
-    def margins(self, X: Any) -> np.ndarray:
-        found = self.model.predict(X) if self.classes is None else self.model.decision_function(X)
-        return np.asarray(found, dtype=np.float64).reshape(-1, self.n_outputs)
+        return number_leaves(self.model.apply(X), self._is_leaf)
 
 
-def _sklearn_family(model: Any, n_outputs: int, **more: Likelihood) -> Likelihood:
-    """Return the likelihood whose negative logarithm is the loss."""
-    if hasattr(model, "classes_"):
-        return Bernoulli() if n_outputs == 1 else Categorical()
-    quantile = getattr(model, "quantile", getattr(model, "alpha", None))
-    losses: dict[str, Likelihood] = {
-        "squared_error": Gaussian(),
-        **more,
-        "absolute_error": AsymmetricLaplace(0.5),
-        "quantile": AsymmetricLaplace(float(quantile or 0.5)),
-    }
-    return _family(losses, model.loss, f"The loss of {type(model).__name__},")
-
-
-class _HistGradientBoostingLeaves(LeafReader):
+class _HistGradientBoostingLeaves(_SklearnLeaves):
     """Leaves of `HistGradientBoostingClassifier` and `HistGradientBoostingRegressor`."""
 
     def __init__(self, model: Any) -> None:
-        self.model = model
-        self.n_outputs = int(model.n_trees_per_iteration_)
-        self.family = _sklearn_family(model, self.n_outputs, poisson=Poisson())
-        stages = model._predictors
-        trees = [tree for stage in stages for tree in stage]
-        self.outputs = np.tile(np.arange(self.n_outputs), len(stages))
+        super().__init__(model, int(model.n_trees_per_iteration_))
+        trees = [tree for stage in model._predictors for tree in stage]
+        values = [tree.nodes["value"][tree.nodes["is_leaf"].astype(bool)] for tree in trees]
+        self._set_trees(values, np.arange(len(trees)) % self.n_outputs)
         self._counting = [_with_numbers(tree) for tree in trees]
-        is_leaf = [tree.nodes["is_leaf"].astype(bool) for tree in trees]
-        self.sizes = np.array([leaf.sum() for leaf in is_leaf])
-        values = [tree.nodes["value"][leaf] for tree, leaf in zip(trees, is_leaf)]
-        self.values = np.concatenate(values)[:, None].astype(np.float64)
-        self.rate, self.l2 = float(model.learning_rate), float(model.l2_regularization)
-        self.classes = getattr(model, "classes_", None)
+        self.l2 = float(model.l2_regularization)
         self.class_weight = getattr(model, "class_weight", None)
 
     def leaves(self, X: Any) -> np.ndarray:
         ready = self.model._preprocess_X(X, reset=False)
         known, places = self.model._bin_mapper.make_known_categories_bitsets()
-        out = np.empty((len(ready), self.n_trees), dtype=np.int64)
-        for place, tree in enumerate(self._counting):
-            out[:, place] = tree.predict(
-                ready, known_cat_bitsets=known, f_idx_map=places, n_threads=1
-            )
-        return out
-
-    def margins(self, X: Any) -> np.ndarray:
-        if self.classes is not None:
-            found = self.model.decision_function(X)
-        else:
-            found = self.model.predict(X)
-            found = np.log(found) if isinstance(self.family, Poisson) else found
-        return np.asarray(found, dtype=np.float64).reshape(-1, self.n_outputs)
+        columns = [
+            tree.predict(ready, known_cat_bitsets=known, f_idx_map=places, n_threads=1)
+            for tree in self._counting
+        ]
+        return np.stack(columns, axis=1).astype(np.int64)
 
 
 def _with_numbers(tree: Any) -> Any:
@@ -505,21 +435,18 @@ def _with_numbers(tree: Any) -> Any:
     return counting
 
 
-# ---- registry
-
-_READERS: dict[tuple[str, str], Callable[[Any], LeafReader]] = {
-    ("lightgbm", "LGBMModel"): _LightGBMLeaves,
-    ("lightgbm", "Booster"): _LightGBMLeaves,
-    ("xgboost", "XGBModel"): _XGBoostLeaves,
-    ("xgboost", "Booster"): _XGBoostLeaves,
-    ("catboost", "CatBoost"): _CatBoostLeaves,
-    ("sklearn", "BaseGradientBoosting"): _GradientBoostingLeaves,
-    ("sklearn", "BaseHistGradientBoosting"): _HistGradientBoostingLeaves,
+_LIBRARIES: dict[str, Callable[[Any], LeafReader]] = {
+    "lightgbm": _LightGBMLeaves,
+    "xgboost": _XGBoostLeaves,
+    "catboost": _CatBoostLeaves,
 }
 
 
 def read_leaves(model: Any) -> LeafReader:
     """Return the reader of a fitted ensemble; raise if it is not linear in leaf values."""
-    # by the names of the class and its base classes, so that no library is imported
-    kinds = [(kind.__module__.partition(".")[0], kind.__name__) for kind in type(model).__mro__]
-    return next(_READERS[kind] for kind in kinds if kind in _READERS)(model)
+    for kind in type(model).__mro__:  # a subclass may be defined anywhere
+        library = kind.__module__.partition(".")[0]
+        if library in _LIBRARIES:
+            return _LIBRARIES[library](model)
+    hist = hasattr(model, "_predictors")
+    return _HistGradientBoostingLeaves(model) if hist else _GradientBoostingLeaves(model)

@@ -9,12 +9,7 @@ from xgboost import XGBClassifier
 
 
 class AnyLabelXGBClassifier(XGBClassifier):
-    """An `XGBClassifier` that accepts any labels, not only 0, 1, 2, …
-
-    >>> model = AnyLabelXGBClassifier(n_estimators=2).fit([[0.0], [1.0]] * 9, ["no", "yes"] * 9)
-    >>> model.predict([[1.0]]).tolist(), model.classes_.tolist()
-    (['yes'], ['no', 'yes'])
-    """
+    """An `XGBClassifier` that accepts any labels, not only 0, 1, 2, …"""
 
     _words: np.ndarray | None = None
 

@@ -21,15 +21,11 @@ export function showLeft(store) {
   showDoubt(store);
 }
 
-const interval = ([checks, low, high]) => `${count(low)}–${count(high)} after ${checks}`;
-
-// The random rows that come first, and how the interval shrinks with them.
-function showSample({ remaining: left, sample, history }) {
+// The random rows that come first, and the interval so far.
+function showSample({ remaining: left, sample }) {
   $("sample").hidden = !sample || left.checks >= sample;
-  const now = left.checks && left.checks !== history.at(-1)?.[0] ? [[left.checks, left.low + left.found, left.high + left.found]] : [];
-  const steps = [...history, ...now].map(interval).join(", ");
   $("sample-text").textContent = `First, check ${sample} random rows (${left.checks} done). They show how many labels are wrong and improve the order of the suspects.`
-    + (steps ? ` 90 % interval for wrong labels in the file: ${steps} ${left.checks === 1 ? "check" : "checks"}.` : "");
+    + (left.checks ? ` 90 % interval for wrong labels in the file: ${count(left.low + left.found)}–${count(left.high + left.found)}.` : "");
 }
 
 // Decisions that contradict confident evidence: said once for each number of them.
@@ -59,7 +55,6 @@ function explained(store) {
   const parts = left.checks
     ? [`Between ${count(left.low)} and ${count(left.high)} of the ${count(left.rows)} undecided rows of the file are wrong (90 % interval).`,
       `The interval uses ${left.checks} spot checks, drawn at random from all ${count(left.all)} rows, and not the model. It holds for any kind of mistake and narrows with every spot check.`,
-      ...(store.history.length ? [`Wrong labels in the whole file: ${store.history.map(interval).join(", ")} checks.`] : []),
       `The single figure, ${count(left.mean)}, combines the spot checks with the model's estimate.`]
     : [`The model expects about ${count(left.mean)} of the ${count(left.rows)} undecided rows of the file to be wrong. Nothing has checked this number yet.`,
       "Spot checks, drawn at random from all rows, will replace it with an interval."];

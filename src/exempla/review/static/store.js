@@ -29,7 +29,6 @@ export class Store {
     this.undo = this.redo = null;
     this.counts = null;
     this.remaining = null;
-    this.history = []; // [spot checks, low, high]: how the interval shrank
     this.contradictions = []; // decided items that contradict confident evidence
     this.sample = 0; // random rows to check first
     this.filter = Object.fromEntries(FILTERS.map((name) => [name, ""]));
@@ -64,7 +63,7 @@ export class Store {
     }
     for (const [item, values] of answer.spots ?? []) this.takeSpot(item, values);
     if (answer.version >= this.version) {
-      for (const part of ["version", "undo", "redo", "counts", "remaining", "waiting", "renewals", "history", "contradictions", "sample"]) this[part] = answer[part];
+      for (const part of ["version", "undo", "redo", "counts", "remaining", "waiting", "renewals", "contradictions", "sample"]) this[part] = answer[part];
     }
     return moved;
   }

@@ -13,10 +13,8 @@ on a Hopper GPU three such products of a tile take no longer than reading it.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 
 from exempla.selection.rows import Rule
@@ -42,10 +40,6 @@ BLOCK_ROUNDING = 1e-10
 picked rows have at least 1e-5 of their length outside the span."""
 _ROWS, _DEPTH, _WARPS, _STAGES = 128, 32, 4, 4
 _UNROLL, _GUESS_WARPS = 8, 8
-TARGET_ROWS = 1024
-"""Rows of a tile of `score_targets`."""
-
-
 INTERPRET_ON_CPU = False
 """Run the kernels on CPU tensors if Triton interprets them; tests set this."""
 
@@ -75,33 +69,9 @@ def _jit(kernel: Any) -> Any:
     return triton.jit(kernel) if triton is not None else kernel
 
 
-def inverse_squares(rows: Any, noise: float) -> Any:
-    """Return 1/(‖f‖² + σ²), by which c² is multiplied for `Rule.PURSUIT`; 0 for a zero row."""
-    norms2 = rows.norms2_here
-    return torch.where(norms2 > 0, 1.0 / (norms2 + noise), 0.0)
-
-
 def scores(rule: Rule, c: Any, n: Any, scale: Any) -> Any:
     """Return the scores that the kernels compute."""
     return c * c / n if rule is Rule.GAIN else c * c * scale
-
-
-def measure(rows: Any, Q: Any, residual: Any, noise: float) -> tuple[np.ndarray, ...]:
-    """Return (c, n, ‖f‖²) of float64 rows on the host, given directions and residual."""
-    squared, inside = (rows * rows).sum(1), rows @ Q.T
-    n = squared + noise - (inside * inside).sum(1)
-    return tuple(torch.stack([rows @ residual, n, squared]).cpu().numpy())
-
-
-@dataclass(frozen=True)
-class Checks:
-    """The guesses that a sweep checks, on the device; `marks` as returned by `mark`."""
-
-    directions: Any
-    """(b, p)"""
-    picks: Any
-    """(b + 1,) guessed rows: a sweep looks for other rows than the next guess."""
-    marks: Any
 
 
 @_jit
@@ -176,19 +146,20 @@ def _sweep_kernel(
     tl.store(upper + rows, best.to(tl.float32), mask=inside)
 
 
-def sweep(state: State, checks: Checks) -> tuple[Any, Any]:
+def sweep(state: State, directions: Any, picks: Any, marks: Any) -> tuple[Any, Any]:
     """Update c and n with the pending steps, then check the guessed steps in one pass.
 
-    Returns how many other rows may reach each threshold (b,) and the first of them (b, MAX_NEAR),
-    in any order. `state.upper_bounds` becomes each row's largest upper bound relative to a
-    threshold, `state.products` the products.
+    `picks` (b + 1,) are the guesses: rows other than the next one are looked for. `marks` are those
+    of `mark`. Returns how many rows may reach each threshold (b,) and the first of them
+    (b, MAX_NEAR), in any order. `state.upper_bounds` becomes each row's largest upper bound
+    relative to a threshold, `state.products` the products.
     """
-    b, (t, p) = len(checks.directions), state.F.shape
+    b, (t, p) = len(directions), state.F.shape
     catch_up(state)
     counts = torch.zeros(b, dtype=torch.int64, device=state.F.device)
     near = torch.full((b, MAX_NEAR), -1, dtype=torch.int64, device=state.F.device)
     _sweep_kernel[(triton.cdiv(t, _ROWS),)](
-        state.F, split_bfloat16(checks.directions.T, state.n_parts), checks.marks, checks.picks,
+        state.F, split_bfloat16(directions.T, state.n_parts), marks, picks,
         state.products, state.c, state.n, state.lengths, state.floor, state.scale, counts, near,
         state.upper_bounds, t, p,
         RULE=int(state.rule), LIMIT=MAX_NEAR, PARTS=state.n_parts, WIDEN=interpreted(),
@@ -229,27 +200,6 @@ def catch_up(state: State) -> None:
 
 
 @_jit
-def _product_kernel(F, r, out, t, p, ROWS: tl.constexpr, DEPTH: tl.constexpr):
-    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    inside = rows < t
-    lines = F + rows[:, None].to(tl.int64) * p
-    sums = tl.zeros((ROWS, DEPTH), tl.float64)
-    for i in range(0, p, DEPTH):
-        at = i + tl.arange(0, DEPTH)
-        f = tl.load(lines + at[None, :], mask=inside[:, None] & (at < p)[None, :], other=0.0)
-        sums += f.to(tl.float64) * tl.load(r + at, mask=at < p, other=0.0)[None, :]
-    tl.store(out + rows, tl.sum(sums, 1), mask=inside)
-
-
-def residual_products(state: State) -> None:
-    """Compute c = F r in float64, in one reading of the rows."""
-    t, p = state.F.shape
-    _product_kernel[(triton.cdiv(t, 32),)](
-        state.F, state.residual, state.c, t, p, ROWS=32, DEPTH=128, num_warps=4
-    )
-
-
-@_jit
 def _guess_kernel(
     G, c, n, floor, scale, V, at, taken, size, b,
     RULE: tl.constexpr, LANES: tl.constexpr, UNROLL: tl.constexpr,
@@ -282,9 +232,7 @@ def _guess_kernel(
             for start in range(0, s, UNROLL):
                 for turn in tl.static_range(UNROLL):  # UNROLL loads in flight
                     before = j * 0 + start + turn  # a tensor, in the interpreter, too
-                    here_too = inside & (
-                        lanes * 0 + before < s
-                    )  # here_too = inside & (before < s) needs equal shapes there
+                    here_too = inside & (lanes * 0 + before < s)  # equal shapes, likewise
                     other = tl.load(V + before * size + lanes, mask=here_too, other=0.0)
                     v -= tl.load(V + before * size + j, mask=before < s, other=0.0) * other
             v = tl.where(fresh, v / root, 0.0)
@@ -368,62 +316,3 @@ def mark(state: State, taken: Any, V: Any, picks: Any, numbers: Any) -> tuple[An
         RULE=int(state.rule), B=b, LANES=triton.next_power_of_2(b + 1), num_warps=1,
     )  # fmt: skip
     return marks, block
-
-
-@_jit
-def _targets_kernel(
-    V, coefs, sizes, c, n, lengths, floor, scale, constants, best, where, upper, rival,
-    start, m, t, tile, tiles, RULE: tl.constexpr, UPDATE: tl.constexpr, ROWS: tl.constexpr,
-):  # fmt: skip
-    block, target = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    lane = tl.arange(0, ROWS)
-    row = block * ROWS + lane
-    inside = row < m
-    rounding = tl.load(constants)
-    at = target * t + start + row
-    cs = tl.load(c + at, mask=inside, other=0.0)
-    ns = tl.load(n + at, mask=inside, other=-float("inf"))
-    if UPDATE:
-        v = tl.load(V + target * m + row, mask=inside, other=0.0)
-        cs = cs - tl.load(coefs + target) * v
-        ns = ns - v * v
-        tl.store(c + at, cs, mask=inside)
-        tl.store(n + at, ns, mask=inside)
-    length = tl.load(lengths + start + row, mask=inside, other=0.0)
-    lowest = tl.load(floor + start + row, mask=inside, other=0.0)
-    factor = tl.load(scale + start + row, mask=inside, other=0.0)
-    error = rounding * length * length
-    most = tl.abs(cs) + rounding * tl.load(sizes + target) * length
-    least = ns - error
-    if RULE == 0:
-        score = cs * cs / ns
-        above = tl.where(least > 0, most * most / tl.maximum(least, 1e-300), float("inf"))
-    else:
-        score = cs * cs * factor
-        above = most * most * factor
-    score = tl.where((ns > lowest) & inside, score, -float("inf"))
-    above = tl.where((ns + error > lowest) & inside, above, -float("inf"))
-    j = tl.argmax(score, 0)
-    out = target * tiles + tile + block
-    tl.store(best + out, tl.max(score, 0))
-    tl.store(where + out, (start + block * ROWS + j).to(tl.int64))
-    tl.store(upper + out, tl.max(tl.where(lane == j, above, -float("inf")), 0))
-    tl.store(rival + out, tl.max(tl.where(lane == j, -float("inf"), above), 0))
-
-
-def score_targets(state: Any, part: slice, tile: int, V: Any, coefs: Any) -> None:
-    """Update c and n of all targets for some rows and find the leader of every tile of rows.
-
-    V (T, m) are the products of the new directions with these rows; None to score only. Writes, per
-    target and tile from `tile` on: `state.best` and `state.where` (the leader's score and row),
-    `state.upper` (the leader's upper bound) and `state.rival` (the largest upper bound of another
-    row).
-    """
-    m, (count, t) = part.stop - part.start, state.c.shape
-    _targets_kernel[(triton.cdiv(m, TARGET_ROWS), count)](
-        state.c if V is None else V, state.sizes if V is None else coefs, state.sizes,
-        state.c, state.n, state.lengths, state.floor, state.scale, state.constants,
-        state.best, state.where, state.upper, state.rival,
-        part.start, m, t, tile, state.best.shape[1],
-        RULE=int(state.rule), UPDATE=V is not None, ROWS=TARGET_ROWS, num_warps=4,
-    )  # fmt: skip

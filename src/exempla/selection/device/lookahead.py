@@ -23,18 +23,15 @@ import torch
 from exempla.selection.device.kernels import (
     BLOCK_ROUNDING,
     MAX_NEAR,
-    Checks,
     catch_up,
     error_bound,
     guess,
-    inverse_squares,
     mark,
-    measure,
-    residual_products,
     scores,
     sweep,
+    use_triton,
 )
-from exempla.selection.engine import MATCHED_RATIO, REFRESH_RATIO, Basis, Run, measured_bounds
+from exempla.selection.engine import MATCHED_RATIO, REFRESH_RATIO, Run, measured_bounds
 from exempla.selection.rows import RELATIVE_TIE, Rule, first_of_best, tie_threshold
 
 POOL, _MANY_ROWS = (1024, 2048), 200_000
@@ -50,18 +47,24 @@ MAX_PICKS = 4096
 """Picks whose directions are kept on the device."""
 
 
-def run_single(
+def run_on_device(
     rows: Any, candidates: np.ndarray, run: Run, k: int, noise: float, rule: Rule
 ) -> None:
-    """Pick until k, or until a step that only the host loop can make."""
-    b = _GUESSES[rows.p >= _WIDE_ROWS]
-    state = State(rows, candidates, run, k, noise, rule, b)
-    lookahead = DeviceLookahead(state, k)
-    winner = lookahead.lead()
-    while winner is not None and len(run.indices) < k:
-        winner = lookahead.advance(winner)
-    lookahead.catch_up()
-    state.finish()
+    """Pick until k, or until a step that only the host loop can make; the run is changed."""
+    independent = run.basis.size == run.basis.picks
+    # With noise far below the squared row norms, products would be dominated by rounding.
+    separable = noise == 0.0 or noise > 1e-6 * float(rows.norms2.max())
+    unfinished = len(run.indices) < k <= MAX_PICKS
+    if not (independent and separable and unfinished and use_triton(rows.array)):
+        return
+    with torch.cuda.device_of(rows.array):  # Triton and graphs run on the current device
+        state = State(rows, candidates, run, k, noise, rule, _GUESSES[rows.p >= _WIDE_ROWS])
+        lookahead = DeviceLookahead(state, k)
+        winner = lookahead.lead()
+        while winner is not None and len(run.indices) < k:
+            winner = lookahead.advance(winner)
+        lookahead.catch_up()
+        state.finish()
 
 
 class DeviceLookahead:
@@ -91,7 +94,8 @@ class DeviceLookahead:
         """Return the next pick from the current c and n; None if the host loop must decide."""
         self.catch_up()
         state = self.state
-        found = state.alive_scores()
+        found = scores(state.rule, state.c, state.n, state.scale)
+        found = torch.where(state.n > state.floor, found, -torch.inf)
         best = int(torch.argmax(found))
         if not float(found[best]) > -np.inf:
             return None
@@ -124,15 +128,17 @@ class DeviceLookahead:
         return int(near[order[best]]) if best >= 0 else None
 
     def _bounds(self, near: list[int], Q: Any, residual: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Return bounds on the scores of these rows, measured in float64."""
         state = self.state
         rows = state.F[state.rows.here(np.array(near))].double()
-        return self._bounded(measure(rows, Q, residual, state.noise))
+        squared, inside = (rows * rows).sum(1), rows @ Q.T
+        n = squared + state.noise - (inside * inside).sum(1)
+        return self._bounded(torch.stack([rows @ residual, n, squared]).cpu().numpy())
 
-    def _bounded(self, measured: tuple[np.ndarray, ...]) -> tuple[np.ndarray, np.ndarray]:
-        """Return bounds on the scores of rows measured in float64."""
-        state = self.state
-        known = (state.noise, state.target_norm, state.rows.tolerance, state.rule)
-        return measured_bounds(measured, *known)
+    def _bounded(self, measured: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return bounds on the scores, given c, n and ‖f‖² of rows in float64."""
+        c, n, norms2 = measured
+        return measured_bounds(c, n, norms2, self.run.basis, self.state.rule)
 
     # -- a pass -------------------------------------------------------------------------------
 
@@ -192,7 +198,7 @@ class DeviceLookahead:
             torch.linalg.vector_norm(guessed.residuals[1:], dim=1),
         ]
         if check:
-            counts, near = sweep(state, Checks(guessed.directions, guessed.picks, marks))
+            counts, near = sweep(state, guessed.directions, guessed.picks, marks)
             self.near.copy_(near)
             rivals = torch.cat([guessed.picks[1:, None], near[:, :_MEASURED_RIVALS]], 1)
             parts += [
@@ -239,7 +245,7 @@ class DeviceLookahead:
                 continue
             if count <= _MEASURED_RIVALS:
                 rivals = np.array([picks[s + 1], *near[s, :count]])
-                winner = self._best(rivals, *self._bounded(tuple(known[:, s, : count + 1])))
+                winner = self._best(rivals, *self._bounded(known[:, s, : count + 1]))
             else:
                 Q = torch.cat([state.Q[: state.m], self.guessed.directions[: s + 1]])
                 rivals = self.near[s, :count].tolist()
@@ -317,7 +323,8 @@ class State:
         self.norms2 = rows.norms2_here
         self.lengths = torch.sqrt(self.norms2)
         self.floor = self.norms2 * rows.tolerance
-        self.scale = inverse_squares(rows, noise)
+        self.scale = torch.where(self.norms2 > 0, 1.0 / (self.norms2 + noise), 0.0)
+        """By which c² is multiplied for `Rule.PURSUIT`."""
         self.target_norm = float(np.linalg.norm(run.basis.target))
         self.set_precision(2)
         self.m = run.basis.size
@@ -329,7 +336,10 @@ class State:
         self.coefs = self.lines[:, -1]
         self.counter = torch.arange(ahead, device=self.F.device)
         self.gone, self.stays = (torch.full((), x, **kwargs) for x in (-torch.inf, 0.0))
-        self._load(run.basis)
+        here, m = rows.here, self.m
+        self.residual = here(run.basis.residual).clone()  # changed in place
+        self.Q[:m], self.L[:m, :m] = here(run.basis.directions), here(run.basis.lower)
+        self.coefs[:m] = here(run.basis.coefs)
         self.products = torch.zeros((rows.t, ahead), dtype=torch.float32, device=self.F.device)
         """Products of all rows with the directions of the last pass."""
         self.pending = torch.zeros((2, ahead), **kwargs)
@@ -343,13 +353,6 @@ class State:
         self.upper_bounds = torch.empty(rows.t, dtype=torch.float32, device=self.F.device)
         """Largest upper bound of each row relative to a threshold; −inf for removed rows."""
         self.refresh()
-
-    def _load(self, basis: Basis) -> None:
-        here, m = self.rows.here, self.m
-        self.residual = here(basis.residual).clone()  # changed in place
-        self.Q[:m] = here(basis.directions)
-        self.L[:m, :m] = here(basis.lower)
-        self.coefs[:m] = here(basis.coefs)
 
     def _deflate(self) -> None:
         """Recompute n in float64."""
@@ -378,17 +381,9 @@ class State:
 
     def refresh(self) -> None:
         """Recompute c in float64."""
-        residual_products(self)
-        self.run.fresh_norm, self.run.drift = self.residual_norm, 0.0
-
-    @property
-    def residual_norm(self) -> float:
-        return float(torch.linalg.vector_norm(self.residual))
-
-    def alive_scores(self) -> Any:
-        """Return scores; −inf for removed rows and rows with nothing new."""
-        found = scores(self.rule, self.c, self.n, self.scale)
-        return torch.where(self.n > self.floor, found, -torch.inf)
+        self.c.copy_(self.rows.products(self.residual[None])[0])
+        self.run.fresh_norm = float(torch.linalg.vector_norm(self.residual))
+        self.run.drift = 0.0
 
     def take(self, steps: GuessedSteps, count: Any, m: Any) -> None:
         """Apply the first `count` guesses to the basis, after its m directions.
@@ -409,8 +404,7 @@ class State:
         m = self.m
         lower, coefs = self.L[:m, :m].cpu().numpy(), self.coefs[:m].cpu().numpy()
         rows = self.rows.take(np.array(self.run.indices, dtype=np.int64))
-        old = self.run.basis
-        self.run.basis = Basis.from_factor(old.target, old.noise, old.tolerance, rows, lower, coefs)
+        self.run.basis = self.run.basis.refactored(rows, lower, coefs)
 
 
 class Recorded:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import io
 import zipfile
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from exempla.errors import ExemplaError
-from exempla.io import parse_json
 from exempla.tables.formats.encoding import check_limit
 from exempla.tables.table import Edits, Table, show
 
@@ -54,7 +52,7 @@ class _ParquetSource(OnDisk):
             values = table.column(column).to_pylist()
             for row, cells in edits.cells.items():
                 if column in cells:
-                    values[row] = _typed(cells[column], field.type, field.name)
+                    values[row] = _typed(cells[column], _plain(field.type), field.name)
             changed = pa.chunked_array([pa.array(values, type=_plain(field.type))]).cast(field.type)
             table = table.set_column(column, field, changed)
         if edits.removed:
@@ -70,13 +68,16 @@ class _ParquetSource(OnDisk):
         return out.getvalue()
 
 
-def _without_views(table: pa.Table) -> pa.Table:
-    """Return the table with string views as plain strings, which all of Arrow supports."""
-    plain = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
+def _without_views(table: pa.Table, dictionaries: bool = True) -> pa.Table:
+    """Return the table with string views as plain strings, which all of Arrow supports.
+
+    Unless `dictionaries` are kept, their columns have plain values, too.
+    """
+    views = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
     for place, field in enumerate(table.schema):
-        if field.type in plain:
-            column = table.column(place).cast(plain[field.type])
-            table = table.set_column(place, field.with_type(plain[field.type]), column)
+        kind = views.get(field.type, field.type if dictionaries else _plain(field.type))
+        if kind != field.type:
+            table = table.set_column(place, field.with_type(kind), table.column(place).cast(kind))
     return table
 
 
@@ -88,11 +89,14 @@ _BOOLEANS = {"true": True, "false": False, "1": True, "0": False}
 
 
 def _typed(label: str, kind: Any, name: str) -> Any:
+    """Return a label in the type of its column, of Arrow or NumPy; raise if it does not fit."""
     try:
-        if pa.types.is_boolean(_plain(kind)):
+        if kind in (pa.bool_(), np.dtype(bool)):
             return _BOOLEANS[label.casefold()]
-        return pa.scalar(label).cast(_plain(kind)).as_py()
-    except (pa.ArrowException, KeyError):
+        if isinstance(kind, np.dtype):
+            return np.asarray(label).astype(kind)
+        return pa.scalar(label).cast(kind).as_py()
+    except (pa.ArrowException, KeyError, ValueError, OverflowError):
         raise ExemplaError(
             f"The label {label!r} does not fit the column {name!r} of type {kind}."
         ) from None
@@ -106,39 +110,28 @@ def read_parquet(path: Path) -> Table:
         sizes = [meta.row_group(i).total_byte_size for i in range(meta.num_row_groups)]
         check_limit("unpacked", sum(sizes), path.name)
         check_limit("columns", meta.num_columns, path.name)
-        data = _without_views(file.read())
+        data = _without_views(file.read(), dictionaries=False)
     except (pa.ArrowException, OSError) as error:
         raise ExemplaError(
             f"{path.name} cannot be read as a Parquet file: {_first(error)}."
         ) from None
+    try:
+        index = [n for n in data.schema.pandas_metadata["index_columns"] if isinstance(n, str)]
+    except (ValueError, TypeError, KeyError, AttributeError):
+        index = []
     if data.num_rows == 0:
         raise ExemplaError(f"{path.name} has no rows; give a file with data.")
     if len(set(data.column_names)) < data.num_columns:
         raise ExemplaError(f"{path.name} has two columns of the same name; rename one.")
-    for place, field in enumerate(data.schema):
-        if pa.types.is_dictionary(field.type):
-            data = data.set_column(
-                place, field.name, data.column(place).cast(field.type.value_type)
-            )
     return Table(
         path=path,
         format="parquet",
         data=data.replace_schema_metadata(None),
         source=_ParquetSource(path, fingerprint(path)),
         notes=(f"Read {path.name} as Parquet, {data.num_columns} columns with their types.",),
-        index=_index(data),
+        # An index of consecutive numbers is described instead of stored.
+        index=tuple(name for name in index if name in data.column_names),
     )
-
-
-def _index(data: pa.Table) -> tuple[str, ...]:
-    """Return the columns that pandas wrote as the index of a frame."""
-    try:
-        stated = parse_json((data.schema.metadata or {}).get(b"pandas", b"{}"))
-        found = stated.get("index_columns", [])
-    except (ValueError, AttributeError):
-        return ()
-    # an index of consecutive numbers is described instead of stored
-    return tuple(name for name in found if isinstance(name, str) and name in data.column_names)
 
 
 def _first(error: Exception) -> str:
@@ -151,7 +144,13 @@ class _NpzSource(OnDisk):
     def rewrite(self, edits: Edits) -> bytes:
         raw = self.original()
         with np.load(io.BytesIO(raw), allow_pickle=False) as file:
-            arrays = {name: _plain_array(file, name, self.path) for name in file.files}
+            try:
+                arrays = {name: file[name] for name in file.files}
+            except ValueError:
+                raise ExemplaError(
+                    f"An array of {self.path.name} has Python objects, which can run code when "
+                    "they are read; save the file without it."
+                ) from None
         with zipfile.ZipFile(io.BytesIO(raw)) as archive:
             packed = any(item.compress_type for item in archive.infolist())
         y, n = arrays["y"].copy(), len(arrays["y"])
@@ -159,44 +158,22 @@ class _NpzSource(OnDisk):
         if y.dtype.kind == "U" and labels:
             y = y.astype(np.result_type(y.dtype, *(np.asarray(c).dtype for c in labels.values())))
         for row, label in labels.items():
-            y[row] = _npz_value(label, y.dtype)
+            y[row] = _typed(label, y.dtype, "y")
         arrays["y"] = y
         if edits.removed:
             keep = np.setdiff1d(np.arange(n), [*edits.removed])
             arrays = {
-                name: array[keep] if array.ndim and len(array) == n and name != "names" else array
+                name: array[keep] if array.ndim and len(array) == n else array
                 for name, array in arrays.items()
             }
-        return _archived(arrays, zipfile.ZIP_DEFLATED if packed else zipfile.ZIP_STORED)
-
-
-def _archived(arrays: Mapping[str, np.ndarray], how: int) -> bytes:
-    # Like np.savez, which fails for arrays called `file` and `allow_pickle`.
-    out = io.BytesIO()
-    with zipfile.ZipFile(out, "w", how) as archive:
-        for name, array in arrays.items():
-            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                np.lib.format.write_array(member, array, allow_pickle=False)
-    return out.getvalue()
-
-
-def _plain_array(file: Any, name: str, path: Path) -> np.ndarray:
-    try:
-        return file[name]
-    except ValueError:
-        raise ExemplaError(
-            f"The array {name!r} of {path.name} has Python objects, which can run code when they "
-            "are read; save the file without it."
-        ) from None
-
-
-def _npz_value(label: str, kind: np.dtype) -> Any:
-    try:
-        if kind.kind == "b":
-            return _BOOLEANS[label.casefold()]
-        return np.asarray(label).astype(kind)
-    except (ValueError, KeyError, OverflowError):
-        raise ExemplaError(f"The label {label!r} does not fit y, which has type {kind}.") from None
+        out = io.BytesIO()
+        how = zipfile.ZIP_DEFLATED if packed else zipfile.ZIP_STORED
+        with zipfile.ZipFile(out, "w", how) as archive:
+            # Like np.savez, which fails for arrays called `file` and `allow_pickle`.
+            for name, array in arrays.items():
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                    np.lib.format.write_array(member, array, allow_pickle=False)
+        return out.getvalue()
 
 
 def read_npz(path: Path, labelled: bool = True) -> Table:
@@ -205,9 +182,8 @@ def read_npz(path: Path, labelled: bool = True) -> Table:
     If `labelled` is False, `y` may be missing.
     """
     arrays = _arrays(path, labelled)
-    x, y = _usable(arrays["X"], "X", path), np.zeros(len(arrays["X"]))
-    if "y" in arrays:
-        y = _usable(arrays["y"], "y", path)
+    x = _usable(arrays["X"], "X", path)
+    y = _usable(arrays["y"], "y", path) if "y" in arrays else np.zeros(len(x))
     if y.ndim != 1 or x.ndim not in (2, 3, 4) or len(x) != len(y) or len(y) == 0:
         raise ExemplaError(
             f"{path.name} needs X of shape (rows, columns) or (rows, height, width[, channels]) "
@@ -218,21 +194,12 @@ def read_npz(path: Path, labelled: bool = True) -> Table:
             f"X of {path.name} has shape {x.shape}, so it has no values. Save it with at least one "
             "column, or at least one pixel per image."
         )
-    check_limit("columns", x.shape[1] if x.ndim == 2 else 1, path.name)
-    if x.ndim > 2 and x.dtype.kind not in "biuf":
-        raise ExemplaError(f"The images X of {path.name} have type {x.dtype}; give numbers.")
-    if x.ndim == 4 and x.shape[3] not in (1, 3, 4):
-        raise ExemplaError(
-            f"{path.name} has images of shape {x.shape[1:]}: give (rows, height, width, channels) "
-            "with 1, 3 or 4 channels; np.moveaxis(X, 1, -1) puts channels last."
-        )
     columns: dict[str, Any] = {}
     if x.ndim == 2:
-        given = [str(name) for name in arrays.get("names", np.array([])).ravel()]
-        names = given[: x.shape[1]] if len(given) >= x.shape[1] else []
-        if len(set(names)) < len(names) or "y" in names or not names:
-            names = [f"x{place}" for place in range(x.shape[1])]
-        columns = {name: pa.array(np.ascontiguousarray(x[:, i])) for i, name in enumerate(names)}
+        check_limit("columns", x.shape[1], path.name)
+        columns = {f"x{i}": pa.array(np.ascontiguousarray(x[:, i])) for i in range(x.shape[1])}
+    else:
+        _check_images(x, path)
     if "y" in arrays:
         columns["y"] = pa.array(y)
     elif x.ndim > 2:
@@ -248,14 +215,14 @@ def read_npz(path: Path, labelled: bool = True) -> Table:
     )
 
 
-def _check_unpacked(path: Path) -> None:
-    """Refuse a small archive that unpacks to too many bytes."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            held = [item for item in archive.infolist() if item.compress_type]
-    except (OSError, ValueError, zipfile.BadZipFile):
-        return  # not an archive: reading it reports that
-    check_limit("unpacked", sum(item.file_size for item in held), path.name)
+def _check_images(x: np.ndarray, path: Path) -> None:
+    if x.dtype.kind not in "biuf":
+        raise ExemplaError(f"The images X of {path.name} have type {x.dtype}; give numbers.")
+    if x.ndim == 4 and x.shape[3] not in (1, 3, 4):
+        raise ExemplaError(
+            f"{path.name} has images of shape {x.shape[1:]}: give (rows, height, width, channels) "
+            "with 1, 3 or 4 channels; np.moveaxis(X, 1, -1) puts channels last."
+        )
 
 
 def _usable(array: np.ndarray, name: str, path: Path) -> np.ndarray:
@@ -281,8 +248,10 @@ def _usable(array: np.ndarray, name: str, path: Path) -> np.ndarray:
 
 
 def _arrays(path: Path, labelled: bool) -> dict[str, np.ndarray]:
-    _check_unpacked(path)
     try:
+        with zipfile.ZipFile(path) as archive:  # a small archive may unpack to too many bytes
+            packed = [item.file_size for item in archive.infolist() if item.compress_type]
+        check_limit("unpacked", sum(packed), path.name)
         with np.load(path, allow_pickle=False) as file:
             needed = ("X", "y") if labelled else ("X",)
             absent = [name for name in needed if name not in file.files]
@@ -291,7 +260,7 @@ def _arrays(path: Path, labelled: bool) -> dict[str, np.ndarray]:
                     f"{path.name} has no array {show(absent)}, only {show(file.files)}; "
                     "save it with np.savez(path, X=…, y=…)."
                 )
-            return {name: file[name] for name in ("X", "y", "names") if name in file.files}
+            return {name: file[name] for name in ("X", "y") if name in file.files}
     except ExemplaError:
         raise
     except Exception as error:

@@ -8,10 +8,13 @@ style, and copies records without a decision unchanged.
 from __future__ import annotations
 
 import csv
+import re
 import sys
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,12 +23,11 @@ import pyarrow as pa
 
 from exempla.errors import ExemplaError
 from exempla.tables.formats.encoding import (
+    TextFile,
     TextSource,
     check_limit,
     lines,
     named_format,
-    sniff_encoding,
-    unpack,
 )
 from exempla.tables.table import MISSING, Edits, Table, column_names, show
 
@@ -96,26 +98,17 @@ class _Parsed(NamedTuple):
 
 def read_delimited(
     path: Path,
-    raw: bytes,
+    file: TextFile,
+    text: str,
     *,
-    encoding: str | None,
     delimiter: str | None,
     header: bool | None,
     names: Sequence[str] | None,
-    expected: Collection[str] = (),
+    expected: Collection[str],
 ) -> Table:
     """Read one delimited file; see `read_table` for the options."""
-    content, packing = unpack(raw, path.name)
-    inside = packing.removeprefix("zip:") if packing.startswith("zip:") else path
-    found, text = sniff_encoding(content, encoding, path.name)
-    del content
-    if not text.strip():
-        raise ExemplaError(f"{path.name} is empty: it needs a header and at least one row.")
-    dialect = _Dialect(_sniff_delimiter(text, delimiter, named_format(inside), path.name))
-    dialect = replace(dialect, spaces=_sniff_spaces(text, dialect))
-    dialect = replace(dialect, quotes=_sniff_quotes(text, dialect))
-    notes = [f"Read {path.name} as {found}, {dialect}-separated.", *found.notes]
-
+    dialect = _sniff_dialect(text, delimiter, named_format(file.name), path.name)
+    notes = [f"Read {path.name} as {file.encoding}, {dialect}-separated.", *file.encoding.notes]
     first = _sample(text, dialect)
     check_limit("columns", max(map(len, first), default=0), path.name)
     above = _preamble(first)
@@ -135,7 +128,7 @@ def read_delimited(
         path=path,
         format="tsv" if dialect.delimiter == "\t" else "csv",
         data=pa.table(parsed.columns, names=titles),
-        source=_DelimitedSource(raw, found, packing, parsed.starts, parsed.ends, dialect),
+        source=_DelimitedSource(file, parsed.starts, parsed.ends, dialect),
         notes=tuple(notes),
         ragged=parsed.ragged,
         header=bool(has_header),
@@ -146,17 +139,15 @@ def read_delimited(
 def _has_header(
     rows: list[list[str]], wanted: bool | None, expected: Collection[str], name: str
 ) -> tuple[bool, str]:
+    if wanted is not None:
+        return wanted, "" if wanted else "No header: the columns are called column_1, column_2 …"
     why = _looks_like_data(rows, expected)
-    if wanted is None:
-        if not why:
-            return True, ""
-        return False, (
-            f"The first row of {name} is data, not a header ({why}), so the columns are called "
-            "column_1, column_2 …; if that is wrong, use --header yes (in Python: header=True)."
-        )
-    if wanted and why:
-        return True, f"Used the first row as the header, although {why}."
-    return wanted, "" if wanted else "No header: the columns are called column_1, column_2 …"
+    if not why:
+        return True, ""
+    return False, (
+        f"The first row of {name} is data, not a header ({why}), so the columns are called "
+        "column_1, column_2 …; if that is wrong, use --header yes (in Python: header=True)."
+    )
 
 
 def _parse(
@@ -167,22 +158,21 @@ def _parse(
     ways = [replace(dialect, strict=dialect.quotes)]
     if '"' in text and dialect.quotes:
         ways += [replace(dialect, quotes=False), dialect]
-    best: tuple[_Parsed, _Dialect] | None = None
+    found: list[tuple[_Parsed, _Dialect]] = []
     for way in ways:
         try:
             parsed = _parse_as(text, way, width, skip)
         except csv.Error:
             continue
+        found.append((parsed, replace(way, strict=False)))
         if not parsed.ragged:
-            return parsed, replace(way, strict=False)
-        if best is None or len(parsed.ragged) < len(best[0].ragged):
-            best = parsed, replace(way, strict=False)
-    if best is None:
+            break
+    if not found:
         raise ExemplaError(
             "The file cannot be read as a table: it has stray line ends or NUL characters; save it "
             "again as UTF-8 CSV."
         )
-    return best
+    return min(found, key=lambda each: len(each[0].ragged))
 
 
 def _parse_as(text: str, dialect: _Dialect, width: int, skip: int) -> _Parsed:
@@ -220,14 +210,12 @@ def _titles(
     width = len(parsed.columns)
     if not len(parsed.starts):
         raise ExemplaError(f"{name} has a header but no rows; give a file with data.")
+    if names is not None and len(names) != width:
+        raise ExemplaError(f"{len(names)} column names were given, but {name} has {width} columns.")
     if names is not None:
-        if len(names) != width:
-            raise ExemplaError(
-                f"{len(names)} column names were given, but {name} has {width} columns."
-            )
         return column_names(list(names), width)
     if not cells:
-        return [f"column_{place + 1}" for place in range(width)], []
+        return column_names([], width)[0], []
     if len(cells) == width - 1:
         # R gives the column of row names no title; other programs end each row with a delimiter.
         trailing = not any(value for value in parsed.columns[-1].to_pylist())
@@ -241,10 +229,9 @@ def _titles(
 
 
 def _ragged_note(parsed: _Parsed, text: str, name: str) -> str:
-    count, total = len(parsed.ragged), len(parsed.starts)
+    count, total, width = len(parsed.ragged), len(parsed.starts), len(parsed.columns)
     first = [text.count("\n", 0, parsed.starts[row]) + 1 for row in parsed.ragged[:5]]
     where = f"line(s) {show(first)}{' …' if count > len(first) else ''}"
-    width = len(parsed.columns)
     if count > max(1, _RAGGED_SHARE * total):
         raise ExemplaError(
             f"{count:,} of {total:,} rows of {name} do not have {width} cells ({where}); is the "
@@ -257,11 +244,7 @@ def _ragged_note(parsed: _Parsed, text: str, name: str) -> str:
 
 
 def _records(text: str, dialect: _Dialect) -> Iterator[tuple[list[str], int, int]]:
-    """Yield the cells of each record with its start and end in the text; skip blank lines.
-
-    >>> list(_records("a,b\\n\\n1,2", _Dialect(",")))
-    [(['a', 'b'], 0, 4), (['1', '2'], 5, 8)]
-    """
+    """Yield the cells of each record with its start and end in the text; skip blank lines."""
     mark, start = [0], 0
     before = csv.field_size_limit(sys.maxsize)  # e-mails exceed the limit, which is global
     try:
@@ -275,68 +258,45 @@ def _records(text: str, dialect: _Dialect) -> Iterator[tuple[list[str], int, int
 
 def _sample(text: str, dialect: _Dialect, most: int = 1000) -> list[list[str]]:
     """Return the first records, without one that the end of the sample may have cut."""
-    found: list[list[str]] = []
     size = _SAMPLE
-    while len(found) < min(most, 2):  # records longer than the sample need a larger one
+    while True:
         piece, found = text[:size], []
-        try:
-            for cells, _, end in _records(piece, dialect):
+        with suppress(csv.Error):
+            for cells, _, end in islice(_records(piece, dialect), most):
                 if end == len(piece) < len(text):
                     break
                 found.append(cells)
-                if len(found) == most:
-                    break
-        except csv.Error:
-            pass
-        if size >= len(text):
-            break
-        size *= 8
-    return found
+        if len(found) > 1 or size >= len(text):
+            return found
+        size *= 8  # records longer than the sample need a larger one
 
 
-def _sniff_delimiter(text: str, wanted: str | None, suffix: str, name: str) -> str:
-    """Return the delimiter with which most records have the same number of cells, above one.
-
-    >>> _sniff_delimiter("a;b\\n1,5;2\\n2,5;3\\n", None, ".csv", "a.csv")
-    ';'
-    """
-    scores = {each: _agreement(text, each, suffix) for each in _DELIMITERS}
+def _sniff_dialect(text: str, wanted: str | None, suffix: str, name: str) -> _Dialect:
+    """Return the delimiter and the quotes with which most records have the same number of cells."""
+    scores = {}
+    for dialect in (_Dialect(mark, quotes) for mark in _DELIMITERS for quotes in (True, False)):
+        if dialect.quotes or '"' in text:
+            width, share = _usual_width(_sample(text, dialect))
+            usual = dialect.delimiter == {".csv": ",", ".tsv": "\t"}.get(suffix)
+            scores[dialect] = (share if width > 1 else 0.0, usual, dialect.quotes, width)
     best = max(scores, key=lambda each: scores[each])
     if wanted is None:
-        return best if scores[best][0] > 0 else ("\t" if suffix == ".tsv" else ",")
+        if not scores[best][0]:
+            best = _Dialect("\t" if suffix == ".tsv" else ",")
+        return _with_spaces(text, best)
     wanted = {"tab": "\t", "\\t": "\t", "comma": ",", "semicolon": ";", "pipe": "|"}.get(
         wanted, wanted
     )
     if len(wanted) != 1 or wanted in '\r\n"':
         raise ExemplaError(f"The delimiter must be one character such as ',', not {wanted!r}.")
-    if all(len(cells) == 1 for cells in _sample(text, _Dialect(wanted))) and scores[best][0] > 0.9:
+    quoted, plain = (_sample(text, _Dialect(wanted, quotes)) for quotes in (True, False))
+    if all(len(cells) == 1 for cells in quoted) and scores[best][0] > 0.9:
         raise ExemplaError(
             f"With the delimiter {wanted!r} every row of {name} is a single cell. The file looks "
-            f"{_DELIMITERS[best]}-separated: give {best!r}, or leave the delimiter out."
+            f"{_DELIMITERS[best.delimiter]}-separated: give {best.delimiter!r}, or leave the "
+            "delimiter out."
         )
-    return wanted
-
-
-def _sniff_quotes(text: str, dialect: _Dialect) -> bool:
-    """Return True if quotation marks enclose cells: in pairs, with rows of equal length.
-
-    >>> _sniff_quotes('x\\ty\\n"a\\t1\\nb\\t0\\n', _Dialect("\\t"))
-    False
-    """
-    if '"' not in text:
-        return True
-    plain = _usual_width(_sample(text, replace(dialect, quotes=False)))[1]
-    enclosing = _usual_width(_sample(text, dialect))[1]
-    if plain > enclosing:
-        return False
-    piece = text[:_SAMPLE]
-    try:
-        for _, _, end in _records(piece, replace(dialect, strict=True)):
-            if end == len(piece):
-                break
-    except csv.Error:
-        return plain < enclosing or len(piece) < len(text)
-    return True
+    return _with_spaces(text, _Dialect(wanted, _usual_width(quoted)[1] >= _usual_width(plain)[1]))
 
 
 def _usual_width(rows: list[list[str]]) -> tuple[int, float]:
@@ -347,29 +307,17 @@ def _usual_width(rows: list[list[str]]) -> tuple[int, float]:
     return width, count / len(rows)
 
 
-def _agreement(text: str, delimiter: str, suffix: str) -> tuple[float, bool, int]:
-    way = _Dialect(delimiter, quotes=_sniff_quotes(text[:100_000], _Dialect(delimiter)))
-    width, share = _usual_width(_sample(text, way, 200))
-    usual = delimiter == {".csv": ",", ".tsv": "\t"}.get(suffix)
-    return (share, usual, width) if width > 1 else (0.0, usual, 0)
-
-
-def _sniff_spaces(text: str, dialect: _Dialect) -> bool:
-    """Return True if a space follows every delimiter ("39, State-gov, 77516")."""
-    if dialect.delimiter == "\t":
-        return False
+def _with_spaces(text: str, dialect: _Dialect) -> _Dialect:
+    """Return the dialect; note if a space follows every delimiter ("39, State-gov, 77516")."""
     rows = _sample(text, dialect, 200)
     width = _usual_width(rows)[0]
     cells = [cell for row in rows if len(row) == width for cell in row[1:]]
-    return bool(cells) and all(cell.startswith(" ") for cell in cells)
+    spaced = bool(cells) and all(cell.startswith(" ") for cell in cells)
+    return replace(dialect, spaces=spaced and dialect.delimiter != "\t")
 
 
 def _preamble(rows: list[list[str]]) -> int:
-    """Return the number of lines above the table: single cells before rows of several.
-
-    >>> _preamble([["|1x3 Cross validator"], ["a", "b"], ["1", "2"], ["3", "4"]])
-    1
-    """
+    """Return the number of lines above the table: single cells before rows of several."""
     width = _usual_width(rows[:200])[0]
     above = next((i for i, row in enumerate(rows) if len(row) != 1), 0)
     return above if width > 1 and above <= 20 else 0
@@ -385,11 +333,6 @@ def _looks_like_data(rows: list[list[str]], expected: Collection[str] = ()) -> s
     The first row is data if it has a number in a column of numbers or a value that the rows below
     repeat. It is a header if it contains one of the `expected` column names, a word above a column
     of numbers, or a single word above a column of text.
-
-    >>> _looks_like_data([["39", "State-gov"], ["50", "Private"], ["38", "Private"]])
-    "'39' is a number in a column of numbers"
-    >>> _looks_like_data([["text", "spam"], ["a", "ham"], ["b", "spam"]], expected=["spam"])
-    ''
     """
     first, rest = rows[0], [row for row in rows[1:] if len(row) == len(rows[0])]
     titles = [cell.strip() for cell in first]
@@ -426,42 +369,19 @@ def _number(cell: str) -> bool:
     return True
 
 
-def _cell_spans(record: str, dialect: _Dialect) -> Iterator[tuple[int, int]]:
-    """Yield the start and end of every cell of a record, with quotes, without extra spaces.
-
-    >>> list(_cell_spans('7,"a,b",c\\n', _Dialect(",")))
-    [(0, 1), (2, 7), (8, 9)]
-    """
+def _cell_spans(record: str, dialect: _Dialect) -> list[tuple[int, int]]:
+    """Return the start and end of every cell of a record, with quotes, without extra spaces."""
     # Only the last line end closes the record; a quoted cell may contain others.
     last = len(record.removesuffix("\n").removesuffix("\r"))
-    start = 0
-    while True:
-        while dialect.spaces and start < last and record[start] == " ":
-            start += 1
-        search = start
-        if dialect.quotes and record.startswith('"', start):
-            search = _closing_quote(record, start) + 1
-        end = record.find(dialect.delimiter, search, last)
-        yield start, (last if end < 0 else end)
-        if end < 0:
-            return
-        start = end + 1
-
-
-def _closing_quote(record: str, start: int) -> int:
-    at = record.find('"', start + 1)
-    while at >= 0 and record.startswith('""', at):
-        at = record.find('"', at + 2)
-    return at if at >= 0 else len(record) - 1
+    mark = re.escape(dialect.delimiter)
+    quoted = '(?:"[^"]*(?:""[^"]*)*(?:"|$))?' if dialect.quotes else ""
+    cell = re.compile(f"(?:^|{mark}){' *' if dialect.spaces else ''}({quoted}[^{mark}]*)")
+    return [found.span(1) for found in cell.finditer(record, 0, last)]
 
 
 def _replace_cell(record: str, place: int, value: str, dialect: _Dialect) -> str:
-    """Return the record with one cell changed, in that cell's own quoting style.
-
-    >>> _replace_cell('1,"ham"\\r\\n', 1, "spam", _Dialect(","))
-    '1,"spam"\\r\\n'
-    """
-    start, end = list(_cell_spans(record, dialect))[place]
+    """Return the record with one cell changed, in that cell's own quoting style."""
+    start, end = _cell_spans(record, dialect)[place]
     changed = record[:start] + _written(value, record[start:end], dialect) + record[end:]
     # Reading the result must give the new value here and the old ones elsewhere.
     before, after = _read(record, dialect), _read(changed, dialect)
@@ -490,22 +410,9 @@ def _written(value: str, old: str, dialect: _Dialect) -> str:
 
 
 def _excel_safe_record(record: str, dialect: _Dialect) -> str:
-    """Return the record with an apostrophe before cells that a spreadsheet would evaluate.
-
-    >>> _excel_safe_record("=1+1,-5,@x\\n", _Dialect(","))
-    "'=1+1,-5,'@x\\n"
-    """
+    """Return the record with an apostrophe before cells that a spreadsheet would evaluate."""
     for place, cell in enumerate(_read(record, dialect)):
-        if _is_formula(cell):
+        starts = cell.lstrip(" ").startswith(("=", "+", "-", "@", "\t", "\r", "\n"))
+        if starts and not _number(cell):
             record = _replace_cell(record, place, "'" + cell, dialect)
     return record
-
-
-def _is_formula(cell: str) -> bool:
-    if not cell.lstrip(" ").startswith(("=", "+", "-", "@", "\t", "\r", "\n")):
-        return False
-    try:
-        float(cell)
-    except ValueError:
-        return True
-    return False

@@ -25,12 +25,11 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any
 
 from exempla.errors import ExemplaError
 
-_VARIABLE = "EXEMPLA_LIMITS"
 _LIMITS = {
     "unpacked": (2 * 10**9, "bytes unpacked"),  # of a .gz, .bz2, .xz, .npz or .parquet file
     "columns": (100_000, "columns"),  # of a table, or keys of all JSON objects together
@@ -42,12 +41,21 @@ _LIMITS = {
 
 
 def limit(name: str) -> int:
-    """Return a limit: from EXEMPLA_LIMITS, or the default.
-
-    >>> limit("columns")
-    100000
-    """
-    return _given_limits().get(name, _LIMITS[name][0])
+    """Return a limit: from EXEMPLA_LIMITS, or the default."""
+    most = _LIMITS[name][0]
+    for piece in os.environ.get("EXEMPLA_LIMITS", "").replace(",", " ").split():
+        key, _, number = piece.partition("=")
+        try:
+            value = int(float(number))
+        except (ValueError, OverflowError):
+            value = 0
+        if key not in _LIMITS or value < 1:
+            raise ExemplaError(
+                f"{piece!r} in EXEMPLA_LIMITS is not understood; write NAME=NUMBER, where NAME is "
+                f"one of {', '.join(_LIMITS)}."
+            )
+        most = value if key == name else most
+    return most
 
 
 def check_limit(name: str, found: int | None, file: str) -> None:
@@ -59,102 +67,48 @@ def check_limit(name: str, found: int | None, file: str) -> None:
     needed = "NUMBER" if found is None else str(found)
     raise ExemplaError(
         f"{file} has {said} {_LIMITS[name][1]}; the limit is {most:,}. If the file is meant to be "
-        f"that large, set the environment variable {_VARIABLE}={name}={needed}."
+        f"that large, set the environment variable EXEMPLA_LIMITS={name}={needed}."
     )
 
 
-def _given_limits() -> dict[str, int]:
-    found = {}
-    for piece in os.environ.get(_VARIABLE, "").replace(",", " ").split():
-        name, _, number = piece.partition("=")
-        try:
-            found[name] = int(float(number))
-        except (ValueError, OverflowError):
-            found[name] = 0
-        if name not in _LIMITS or found[name] < 1:
-            raise ExemplaError(
-                f"{piece!r} in {_VARIABLE} is not understood; write NAME=NUMBER, where NAME is one "
-                f"of {', '.join(_LIMITS)}."
-            )
-    return found
-
-
-_EASTERN = ("cp932", "euc_jp", "gb18030", "big5", "cp949")
-"""Two bytes per character: Japanese (Shift-JIS, EUC), Chinese (GBK, Big5), Korean."""
-_OTHERS = ("cp1251", "koi8_r", "cp866", "iso8859_5", "cp1253", "cp1255", "cp1256")
-"""Cyrillic (four), Greek, Hebrew, Arabic."""
-_ENOUGH = 60_000
+_CODECS = (
+    "cp932", "euc_jp", "gb18030", "big5", "cp949",  # Japanese (two), Chinese (two), Korean
+    "cp1251", "koi8_r", "cp866", "iso8859_5", "cp1253", "cp1255", "cp1256",  # Cyrillic (four), …
+)  # fmt: skip
+"""Codecs that may be guessed; the last three are Greek, Hebrew and Arabic."""
+_SAMPLE = 60_000
 """Bytes that are examined, all from cells with non-ASCII characters."""
 _IN_RUNS = 0.7
 """Share of non-ASCII bytes next to another one: 0.8 and more in these scripts, below 0.5 in
 Western languages."""
 _FEWEST = 8
 """With fewer non-ASCII bytes than this, no guess is made."""
-_PLAIN = re.compile(rb'[\t\r\n,;"]')
-"""Ends a cell; in none of these codecs is it part of another character."""
-_OTHER = re.compile(rb"[\x80-\xff]")
+_CELL = re.compile(rb'[^\r\n\t,;"\x80-\xff]*[\x80-\xff][^\r\n\t,;"]*')
+"""A cell with a non-ASCII byte; in none of these codecs is a delimiter part of a character."""
 
 
 def _guess_codecs(data: bytes) -> list[str]:
-    """Return the codecs that this text may be in, most likely first; none for Western text.
-
-    >>> _guess_codecs("текст,да\\nещё текст,нет\\n".encode("cp1251"))[0]
-    'cp1251'
-    >>> _guess_codecs("Vidéo,né\\n".encode("cp1252"))
-    []
-    """
-    sample = b"\n".join(dict.fromkeys(_cells(data)))
-    single = len(_OTHER.findall(sample))
+    """Return the codecs that this text may be in, most likely first; none for Western text."""
+    cells: dict[bytes, None] = {}
+    size = 0
+    for found in _CELL.finditer(data):
+        cells[found.group()] = None
+        size += len(found.group())
+        if size > _SAMPLE:
+            break
+    sample = b"\n".join(cells)
+    single = len(re.findall(rb"[\x80-\xff]", sample))
     together = sum(map(len, re.findall(rb"[\x80-\xff]{2,}", sample)))
     if single < _FEWEST or together < _IN_RUNS * single:
         return []
     from charset_normalizer import from_bytes
 
-    found = from_bytes(sample, cp_isolation=[*_EASTERN, *_OTHERS])
-    matches = [match for match in found if match.encoding in (*_EASTERN, *_OTHERS)]
-    # Several codecs are often equally likely; then the text must fit the language of the codec.
-    matches.sort(
-        key=lambda m: (round(_at_home(str(m), m.encoding), 1), -m.chaos, m.coherence), reverse=True
-    )
+    matches = [m for m in from_bytes(sample, cp_isolation=list(_CODECS)) if m.encoding in _CODECS]
+    # Japanese is often taken for Korean, but nearly every sentence of it has kana.
+    for match in [m for m in matches if m.encoding in ("cp932", "euc_jp")]:
+        if 20 * len(re.findall("[\u3041-\u30ff]", str(match))) > single:
+            matches.insert(0, match)
     return [match.encoding for match in matches]
-
-
-def _cells(data: bytes) -> Iterator[bytes]:
-    """Yield cells with non-ASCII bytes from anywhere in the file, up to `_ENOUGH` bytes."""
-    at = taken = 0
-    while taken < _ENOUGH and (here := _OTHER.search(data, at)) is not None:
-        start = 1 + max(data.rfind(mark, at, here.start()) for mark in (b"\n", b",", b";", b"\t"))
-        end = _PLAIN.search(data, here.end())
-        cell = data[max(start, at) : len(data) if end is None else end.start()]
-        yield cell
-        taken += len(cell)
-        at = here.end() if end is None else end.end()
-        if end is None:
-            return
-
-
-def _at_home(text: str, codec: str) -> float:
-    """Return the share of non-ASCII characters that belong to the language of a codec."""
-    other = [letter for letter in text if letter > "\x7f"]
-    kana = sum("\u3041" <= letter <= "\u30ff" for letter in other)
-    # Shift-JIS read as cp949 is full of rare syllables, which EUC-KR does not have.
-    hangul = sum(
-        "\uac00" <= c <= "\ud7a3" and len(c.encode("euc_kr", "ignore")) == 2 for c in other
-    )
-    # Ideographs and the punctuation that goes with them.
-    ideographs = sum(
-        "\u4e00" <= letter <= "\u9fff" or "\u3000" <= letter <= "\u3040" or letter >= "\uff00"
-        for letter in other
-    )
-    if codec in ("cp932", "euc_jp"):  # almost every Japanese sentence has kana
-        fitting = kana + ideographs if kana > 0.1 * len(other) else 0
-    elif codec in ("gb18030", "big5"):
-        fitting = ideographs
-    elif codec == "cp949":
-        fitting = hangul
-    else:
-        fitting = sum(letter.isalpha() or letter in "«»“”„–—’№…\xa0" for letter in other)
-    return fitting / max(len(other), 1)
 
 
 _BOMS = (
@@ -206,38 +160,32 @@ class Encoding:
 
 
 def sniff_encoding(data: bytes, wanted: str | None, name: str) -> tuple[Encoding, str]:
-    """Return the encoding of a text file and its text; only `wanted` is tried if it is given.
-
-    >>> sniff_encoding("é".encode("cp1252"), None, "a.csv")
-    (Encoding(codec='cp1252', bom=b''), 'é')
-    """
+    """Return the encoding of a text file and its text; only `wanted` is tried if it is given."""
     if wanted is not None:
-        return _as_given(data, wanted, name)
+        return _decoded(data, _given_encoding(data, wanted), name)
     for bom, codec in _BOMS:
         if data.startswith(bom):
-            return _fitting(data, Encoding(codec, bom), name)
+            return _decoded(data, Encoding(codec, bom), name)
     head = data[:4096]
     if head.count(0) > len(head) // 4:  # every second byte of Western UTF-16 is zero
         even, odd = head[::2].count(0), head[1::2].count(0)
-        guess = "utf-16-le" if odd > even else "utf-16-be"
-        return _fitting(data, Encoding(guess), name)
+        return _decoded(data, Encoding("utf-16-le" if odd > even else "utf-16-be"), name)
     if b"\x00" in head:
         raise ExemplaError(
             f"{name} does not look like a text table (it has zero bytes); give a CSV, TSV, JSONL, "
             "Parquet or NPZ file, or a folder of images."
         )
-    try:
+    with suppress(UnicodeDecodeError):
         return Encoding("utf-8"), data.decode("utf-8")
-    except UnicodeDecodeError:
-        pass
     # cp1252 leaves five bytes undefined; latin-1 defines all, so the last guess always fits.
     for codec in (*_guess_codecs(data), "cp1252"):
         with suppress(ExemplaError):
-            return _fitting(data, Encoding(codec, guessed=True), name)
-    return _fitting(data, Encoding("latin-1", guessed=True), name)
+            return _decoded(data, Encoding(codec, guessed=True), name)
+    return _decoded(data, Encoding("latin-1", guessed=True), name)
 
 
-def _as_given(data: bytes, wanted: str, name: str) -> tuple[Encoding, str]:
+def _given_encoding(data: bytes, wanted: str) -> Encoding:
+    """Return the encoding that the user names, with the byte-order mark that the file has."""
     try:
         codec = codecs.lookup(wanted).name
     except (LookupError, ValueError):
@@ -251,16 +199,14 @@ def _as_given(data: bytes, wanted: str, name: str) -> tuple[Encoding, str]:
             f"{wanted!r} is not a text encoding; try utf-8, utf-16, cp1252 or latin-1."
         ) from None
     family = codec.removesuffix("-sig")
-    bom = next(
-        (mark for mark, marked in _BOMS if data.startswith(mark) and marked.startswith(family)), b""
-    )
+    for bom, marked in _BOMS:
+        if data.startswith(bom) and marked.startswith(family):
+            return Encoding(marked, bom)
     # The codec that writes no byte-order mark itself.
-    unmarked = {"utf-8-sig": "utf-8", "utf-16": "utf-16-le", "utf-32": "utf-32-le"}
-    plain = dict(_BOMS).get(bom) or unmarked.get(codec, codec)
-    return _fitting(data, Encoding(plain, bom), name)
+    return Encoding({"utf-16": "utf-16-le", "utf-32": "utf-32-le"}.get(family, family))
 
 
-def _fitting(data: bytes, encoding: Encoding, name: str) -> tuple[Encoding, str]:
+def _decoded(data: bytes, encoding: Encoding, name: str) -> tuple[Encoding, str]:
     """Return the text if encoding it again gives the same bytes, as an export requires."""
     problem = "writing it back would change bytes"
     try:
@@ -279,79 +225,61 @@ def _fitting(data: bytes, encoding: Encoding, name: str) -> tuple[Encoding, str]
     )
 
 
-_PIECE = 1 << 24
-_PACKERS = {b"\x1f\x8b": "gz", b"BZh": "bz2", b"\xfd7zXZ\x00": "xz", b"PK\x03\x04": "zip"}
+_PACKERS = {
+    b"\x1f\x8b": "gz", b"BZh": "bz2", b"\xfd7zXZ\x00": "xz", b"PK\x03\x04": "zip",
+    b"PK\x05\x06": "zip",
+}  # fmt: skip
 _COMPRESSORS: dict[str, Any] = {"gz": gzip, "bz2": bz2, "xz": lzma}
 _ZIPPED = "zip:"
 """Prefix of a packing that names the only file of a zip archive."""
 
 
 def unpack(raw: bytes, name: str) -> tuple[bytes, str]:
-    """Return the content of a file and how it was compressed ("" if it was not).
-
-    >>> unpack(pack(b"a,b", "gz"), "a.csv.gz")
-    (b'a,b', 'gz')
-    """
+    """Return the content of a file and how it was compressed ("" if it was not)."""
     packing = next((how for magic, how in _PACKERS.items() if raw.startswith(magic)), "")
     if not packing:
         return raw, ""
-    if packing == "zip":
-        return _unzipped(raw, name)
-    opened: Any = _COMPRESSORS[packing].open
-    most, size, pieces = limit("unpacked"), 0, []
     try:
-        with opened(io.BytesIO(raw)) as file:
-            while size <= most and (piece := file.read(_PIECE)):
+        if packing == "zip":
+            return _unzipped(raw, name)
+        most, size, pieces = limit("unpacked"), 0, []
+        with _COMPRESSORS[packing].open(io.BytesIO(raw)) as file:
+            while size <= most and (piece := file.read(1 << 24)):
                 pieces.append(piece)
                 size += len(piece)
-    except (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError):
+    except ExemplaError:
+        raise
+    except RuntimeError:  # zipfile raises it if a password is needed
+        raise ExemplaError(f"{name} needs a password; unpack it first.") from None
+    except (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError, zipfile.BadZipFile):
+        what = "zip archive or Excel workbook" if packing == "zip" else f"{packing} file"
         raise ExemplaError(
-            f"{name} is a damaged {packing} file and cannot be unpacked; download or copy it again."
+            f"{name} is a damaged {what} and cannot be unpacked; download or copy it again."
         ) from None
     check_limit("unpacked", None if size > most else size, name)
     return b"".join(pieces), packing
 
 
-def zipped_name(raw: bytes, name: str) -> str:
-    """Return the name of the only table in a zip archive, ignoring files that systems add."""
-    try:
-        with zipfile.ZipFile(io.BytesIO(raw)) as archive:
-            held = [i.filename for i in archive.infolist() if not i.is_dir()]
-    except (OSError, ValueError, zipfile.BadZipFile):
-        raise ExemplaError(
-            f"{name} is a damaged zip archive or Excel workbook and cannot be unpacked; download "
-            "or copy it again."
-        ) from None
-    held = [n for n in held if not n.startswith("__MACOSX/") and not _hidden(n)]
-    if len(held) == 1:
-        return held[0]
-    several = ", ".join(held[:4]) + (", …" if len(held) > 4 else "")
-    raise ExemplaError(
-        f"{name} is a zip archive of {len(held):,} files ({several}); unpack the table you want "
-        "and give that file."
-        if held
-        else f"{name} is an empty zip archive; give one that contains a table."
-    )
-
-
-def _hidden(name: str) -> bool:
-    return name.rpartition("/")[2].startswith(".") or name.endswith("Thumbs.db")
-
-
 def _unzipped(raw: bytes, name: str) -> tuple[bytes, str]:
-    member = zipped_name(raw, name)
-    try:
-        with zipfile.ZipFile(io.BytesIO(raw)) as archive:
-            check_limit("unpacked", archive.getinfo(member).file_size, name)
-            return archive.read(member), _ZIPPED + member
-    except ExemplaError:
-        raise
-    except RuntimeError:  # zipfile raises it if a password is needed
-        raise ExemplaError(f"{name} needs a password; unpack it first.") from None
-    except (OSError, ValueError, zlib.error, NotImplementedError, zipfile.BadZipFile):
-        raise ExemplaError(
-            f"{name} is a damaged zip file and cannot be unpacked; download or copy it again."
-        ) from None
+    """Return the only table of a zip archive, ignoring files that systems add, and its packing."""
+    with zipfile.ZipFile(io.BytesIO(raw)) as archive:
+        held = [
+            item.filename
+            for item in archive.infolist()
+            if not item.is_dir() and not re.search(r"^__MACOSX/|(^|/)\.[^/]*$", item.filename)
+        ]
+        if not held:
+            raise ExemplaError(f"{name} is an empty zip archive; give one that contains a table.")
+        if len(held) > 1:
+            several = ", ".join(held[:4]) + (", …" if len(held) > 4 else "")
+            raise ExemplaError(
+                f"{name} is a zip archive of {len(held):,} files ({several}); unpack the table you "
+                "want and give that file."
+            )
+        if (kind := named_format(held[0])) in (".parquet", ".npz", ".xlsx"):
+            raise ExemplaError(f"{name} contains a {kind} file; unpack it first.")
+        check_limit("unpacked", archive.getinfo(held[0]).file_size, name)
+        return archive.read(held[0]), _ZIPPED + held[0]
 
 
 def pack(data: bytes, packing: str) -> bytes:
@@ -384,21 +312,27 @@ def lines(text: str, mark: list[int]) -> Iterator[str]:
 
 
 @dataclass(frozen=True)
-class TextSource:
-    """The bytes of a text file and the position of every row in its text."""
+class TextFile:
+    """A text file as it was read: its bytes, their encoding and their compression."""
 
     raw: bytes
     encoding: Encoding
     packing: str
-    starts: Any
-    ends: Any
+    name: str
+    """The name of the file; in a zip archive, of the file in it."""
 
-    def original(self) -> bytes:
-        """Return the file as it was read."""
-        return self.raw
+    @classmethod
+    def read(cls, path: Path, encoding: str | None = None) -> tuple[TextFile, str]:
+        """Return the file and its text."""
+        raw = path.read_bytes()
+        content, packing = unpack(raw, path.name)
+        found, text = sniff_encoding(content, encoding, path.name)
+        if not text.strip():
+            raise ExemplaError(f"{path.name} is empty: it needs at least one row.")
+        return cls(raw, found, packing, packing.partition(_ZIPPED)[2] or path.name), text
 
-    def edited(self, rows: Iterable[int], edit: Callable[[int, str], str]) -> bytes:
-        """Return the file with these rows replaced by `edit(row, text)`; "" removes a row."""
+    def text(self) -> str:
+        """Return the text again; raise if writing it back would change bytes."""
         content = unpack(self.raw, "the file")[0]
         text = self.encoding.decode(content)
         if self.encoding.encode(text) != content:
@@ -406,12 +340,33 @@ class TextSource:
                 f"Writing the file in its encoding {self.encoding.codec} would change other bytes; "
                 "convert it to UTF-8 first."
             )
-        pieces, done = [], 0
+        return text
+
+    def written(self, text: str) -> bytes:
+        """Return another text in the same encoding and compression."""
+        return pack(self.encoding.encode(text), self.packing)
+
+
+@dataclass(frozen=True)
+class TextSource:
+    """A text file and the position of every row in its text."""
+
+    file: TextFile
+    starts: Any
+    ends: Any
+
+    def original(self) -> bytes:
+        """Return the file as it was read."""
+        return self.file.raw
+
+    def edited(self, rows: Iterable[int], edit: Callable[[int, str], str]) -> bytes:
+        """Return the file with these rows replaced by `edit(row, text)`; "" removes a row."""
+        text, pieces, done = self.file.text(), [], 0
         for row in sorted(rows):
             start, end = int(self.starts[row]), int(self.ends[row])
             pieces += [text[done:start], edit(row, text[start:end])]
             done = end
-        return pack(self.encoding.encode("".join([*pieces, text[done:]])), self.packing)
+        return self.file.written("".join([*pieces, text[done:]]))
 
 
 _FORMATS = frozenset(
@@ -436,10 +391,6 @@ def format_suffix(path: str | PurePath) -> str:
 
 
 def named_format(path: str | PurePath) -> str:
-    """Return the extension that names the format of a file; "" if there is none.
-
-    >>> named_format("a.json.CSV.gz"), named_format("adult.data")
-    ('.csv', '')
-    """
+    """Return the extension that names the format of a file; "" if there is none."""
     first = PurePath(f"_{format_suffix(path)}").suffixes[:1]
     return next((suffix.lower() for suffix in first if suffix.lower() in _FORMATS), "")

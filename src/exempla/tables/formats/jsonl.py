@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import deque
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,14 +14,7 @@ import pyarrow as pa
 
 from exempla.errors import ExemplaError
 from exempla.io import parse_json
-from exempla.tables.formats.encoding import (
-    TextSource,
-    check_limit,
-    limit,
-    lines,
-    sniff_encoding,
-    unpack,
-)
+from exempla.tables.formats.encoding import TextFile, TextSource, check_limit, limit, lines
 from exempla.tables.table import Edits, Table
 
 _WAY = "."
@@ -61,11 +54,7 @@ def _replaced(line: str, key: str, value: str) -> str:
 
 
 def replace_elements(line: str, key: str, values: Mapping[int, str]) -> str:
-    """Return the line with some elements of the list `key` changed in their own style.
-
-    >>> replace_elements('{"tags": ["O",  "B"]}', "tags", {0: "I"})
-    '{"tags": ["I",  "B"]}'
-    """
+    """Return the line with some elements of the list `key` changed in their own style."""
     start, end = _spans(line)[key]
     listed = line[start:end]
     for place, value in values.items():
@@ -73,12 +62,8 @@ def replace_elements(line: str, key: str, values: Mapping[int, str]) -> str:
     return line[:start] + listed + line[end:]
 
 
-def read_jsonl(path: Path, raw: bytes, *, encoding: str | None) -> Table:
+def read_jsonl(path: Path, file: TextFile, text: str) -> Table:
     """Read a JSONL file; nested objects become columns, lists stay JSON text."""
-    content, packing = unpack(raw, path.name)
-    found, text = sniff_encoding(content, encoding, path.name)
-    if not text.strip():
-        raise ExemplaError(f"{path.name} is empty: it needs at least one JSON object.")
     if text.lstrip().startswith("["):
         raise ExemplaError(
             f"{path.name} is one JSON list, not JSON lines; write one object per line "
@@ -92,12 +77,15 @@ def read_jsonl(path: Path, raw: bytes, *, encoding: str | None) -> Table:
     decoder = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=str)
     for number, line in enumerate(lines(text, mark), start=1):
         if line.strip():
-            row = len(starts)
-            found_row = _object(decoder, line, number, path.name)
-            for key, value in _flattened(found_row, number, path.name):
+            for key, value in _flattened(_object(decoder, line, number, path.name)):
                 values = columns.setdefault(key, [])
-                values.extend([None] * (row - len(values)))  # rows without this key
-                values.append(_string(value, path.name))
+                if len(values) > len(starts):
+                    raise ExemplaError(
+                        f"Line {number} of {path.name} has {key!r} both as a key and as the path "
+                        "of a nested one; rename one of them."
+                    )
+                values.extend([None] * (len(starts) - len(values)))  # rows without this key
+                values.append(_string(value))
                 filled += 1
             starts.append(before)
             ends.append(mark[0])
@@ -113,34 +101,18 @@ def read_jsonl(path: Path, raw: bytes, *, encoding: str | None) -> Table:
         path=path,
         format="jsonl",
         data=pa.table({key: _array(values) for key, values in columns.items()}),
-        source=JsonSource(raw, found, packing, np.array(starts), np.array(ends), tuple(columns)),
-        notes=(f"Read {path.name} as JSON lines, {found}.", *found.notes),
+        source=JsonSource(file, np.array(starts), np.array(ends), tuple(columns)),
+        notes=(f"Read {path.name} as JSON lines, {file.encoding}.", *file.encoding.notes),
     )
 
 
-def _flattened(value: dict[str, Any], number: int, name: str) -> Iterator[tuple[str, Any]]:
-    """Yield keys and values of an object; nested keys are joined, as in `user.age`.
-
-    >>> list(_flattened({"y": "1", "user": {"age": "3", "tags": ["a"]}}, 1, "a.jsonl"))
-    [('y', '1'), ('user.age', '3'), ('user.tags', ['a'])]
-    """
-    seen: set[str] = set()
-    pieces = deque(value.items())
-    for inner in value.values():
-        if isinstance(inner, dict):
-            check_limit("depth", _depth(inner), name)
-    while pieces:
-        key, inner = pieces.popleft()
+def _flattened(value: dict[str, Any], way: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield keys and values of an object; nested keys are joined, as in `user.age`."""
+    for key, inner in value.items():
         if isinstance(inner, dict) and inner:
-            pieces.extendleft((f"{key}{_WAY}{k}", v) for k, v in reversed(inner.items()))
-            continue
-        if key in seen:
-            raise ExemplaError(
-                f"Line {number} of {name} has {key!r} both as a key and as the path of a nested "
-                "one; rename one of them."
-            )
-        seen.add(key)
-        yield key, inner
+            yield from _flattened(inner, f"{way}{key}{_WAY}")
+        else:
+            yield way + key, inner
 
 
 def _object(decoder: json.JSONDecoder, line: str, number: int, name: str) -> dict[str, Any]:
@@ -154,24 +126,20 @@ def _object(decoder: json.JSONDecoder, line: str, number: int, name: str) -> dic
         ) from None
     if not isinstance(value, dict):
         raise ExemplaError(f'Line {number} of {name} is not a JSON object such as {{"text": …}}.')
+    check_limit("depth", _depth(value) - 1, name)
     return value
 
 
-def _string(value: Any, name: str) -> str | None:
+def _string(value: Any) -> str | None:
     if value is None or isinstance(value, str):
         return value
-    check_limit("depth", _depth(value), name)
     if isinstance(value, list) and (chat := _chat(value)):
         return chat
     return json.dumps(value, ensure_ascii=False)  # true, false, and nested lists or objects
 
 
 def _chat(messages: list[Any]) -> str:
-    """Return a list of chat messages as text, one message per line; "" if it is no such list.
-
-    >>> _chat([{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}])
-    'user: Hi\\nassistant: Hello'
-    """
+    """Return a list of chat messages as text, one message per line; "" if it is no such list."""
     lines = []
     for message in messages:
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
@@ -202,40 +170,28 @@ def _array(values: list[str | None]) -> pa.ChunkedArray:
 
 
 def _spans(text: str) -> dict[str, tuple[int, int]]:
-    """Return the position of each value of a JSON object or list on one line.
-
-    >>> _spans('{"a": 1, "b": "x"}')
-    {'a': (6, 7), 'b': (14, 17)}
-    >>> _spans("[7, null]")
-    {'0': (1, 2), '1': (4, 8)}
-    """
+    """Return the position of each value of a JSON object or list on one line, by key or place."""
     decoder, spans, is_list = json.JSONDecoder(), {}, text.lstrip().startswith("[")
-    at = _past_space(text, text.index("[" if is_list else "{") + 1)
+    mark = re.compile(r"[^ \t\r\n,:]")
+
+    def past(at: int) -> int:
+        found = mark.search(text, at)
+        return found.start() if found else len(text)
+
+    at = past(text.index("[" if is_list else "{") + 1)
     while text[at] not in "}]":
         key = str(len(spans))
         if not is_list:
             key, at = decoder.raw_decode(text, at)
-            at = _past_space(text, _past_space(text, at) + 1)
+            at = past(at)
         _, end = decoder.raw_decode(text, at)
         spans[key] = (at, end)
-        at = _past_space(text, end)
-        if text[at] == ",":
-            at = _past_space(text, at + 1)
+        at = past(end)
     return spans
 
 
-def _past_space(line: str, at: int) -> int:
-    while line[at] in " \t\r\n":
-        at += 1
-    return at
-
-
 def _token(value: str, old: str) -> str:
-    """Write a new value in the style of the old one: a string stays a string, a number a number.
-
-    >>> _token("1", "0"), _token("1", '"0"'), _token("spam", "0")
-    ('1', '"1"', '"spam"')
-    """
+    """Write a new value in the style of the old one: a string stays a string, a number a number."""
     if not old.startswith('"'):
         try:
             if isinstance(parse_json(value), (int, float, bool)):

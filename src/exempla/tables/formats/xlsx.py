@@ -20,8 +20,6 @@ from exempla.tables.formats.columnar import OnDisk, fingerprint
 from exempla.tables.formats.encoding import check_limit
 from exempla.tables.table import Edits, Table, column_names
 
-__all__ = ["XlsxSource", "is_workbook", "read_xlsx"]
-
 
 def is_workbook(path: Path) -> bool:
     """Return True for an Excel workbook; a damaged archive counts if its name says so."""
@@ -55,8 +53,7 @@ def read_xlsx(path: Path) -> Table:
     filled = _check_size(path)
     book = _opened(path, path, values=True)
     sheet = book.worksheets[0]
-    spanned = sheet.max_row * sheet.max_column
-    if spanned > max(_MAX_EMPTY_CELLS, _MAX_SPAN_PER_CELL * filled):
+    if sheet.max_row * sheet.max_column > max(_MAX_EMPTY_CELLS, _MAX_SPAN_PER_CELL * filled):
         raise ExemplaError(
             f"The sheet {sheet.title!r} of {path.name} spans {sheet.max_row:,} rows and "
             f"{sheet.max_column:,} columns, but only {filled:,} cells hold a value. Delete the "
@@ -126,13 +123,11 @@ def _first_row(sheet: Any) -> int:
 
 def _rows(sheet: Any, first: int) -> list[tuple[int, list[str | None]]]:
     """Return the non-empty rows below the header, with their numbers in the sheet."""
-    width = sheet.max_column
-    out = []
-    for cells in sheet.iter_rows(min_row=first + 1, max_col=width):
-        values = [_text(cell.value) for cell in cells]
-        if any(value is not None for value in values):
-            out.append((int(cells[0].row), values))
-    return out
+    rows = (
+        (int(cells[0].row), [_text(cell.value) for cell in cells])
+        for cells in sheet.iter_rows(min_row=first + 1, max_col=sheet.max_column)
+    )
+    return [row for row in rows if any(value is not None for value in row[1])]
 
 
 def _text(value: Any) -> str | None:
@@ -142,8 +137,7 @@ def _text(value: Any) -> str | None:
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
         return str(int(value))
     if isinstance(value, dt.datetime):
-        midnight = value.time() == dt.time()
-        return value.date().isoformat() if midnight else value.isoformat(sep=" ")
+        return value.isoformat(sep=" ").removesuffix(" 00:00:00")
     return str(value)
 
 

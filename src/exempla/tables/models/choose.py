@@ -57,11 +57,7 @@ class CrossValidation(NamedTuple):
 
     @property
     def warning(self) -> str:
-        """A sentence if the model does not clearly beat the baseline, otherwise "".
-
-        >>> CrossValidation(0.71, 0.02, 0.70).warning[:46]
-        'The model is hardly better than the majority-c'
-        """
+        """A sentence if the model does not clearly beat the baseline, otherwise ""."""
         if self.mean > self.majority + 2 * self.se:
             return ""
         return (
@@ -78,25 +74,12 @@ def cross_validated_accuracy(
 
     At most `max_rows` rows are used; the model then learns from fewer rows than it will have, and
     the estimate is low.
-
-    >>> import numpy as np
-    >>> from sklearn.linear_model import LogisticRegression
-    >>> X = np.arange(40.0)[:, None]
-    >>> cross_validated_accuracy(LogisticRegression(), X, (X[:, 0] > 19).astype(int)).majority
-    0.5
     """
-    return _cross_validated(model, X, y, folds=folds, max_rows=max_rows, seed=seed)[0]
+    return _cross_validated(model, X, y, folds, max_rows, seed)[0]
 
 
 def _cross_validated(
-    model: Any,
-    X: Any,
-    y: Any,
-    *,
-    folds: int,
-    max_rows: int,
-    seed: int,
-    what: str = "the model",
+    model: Any, X: Any, y: Any, folds: int, max_rows: int, seed: int, what: str = "the model"
 ) -> tuple[CrossValidation, np.ndarray]:
     """Return the cross-validated accuracy and the loss of each held-out row (see `_row_losses`)."""
     y = np.asarray(y)
@@ -148,11 +131,6 @@ def make_folds(
 
     The only row of a class is in every training part and in no test part, because a model trained
     without it cannot know its class. The list is empty if every class has a single row.
-
-    >>> import numpy as np
-    >>> parts = make_folds(np.array(list("aaaabbbbc")), 2, classes=True, seed=0)
-    >>> [(8 in train, len(test)) for train, test in parts]
-    [(True, 4), (True, 4)]
     """
     if not classes:
         return list(KFold(min(folds, len(y)), shuffle=True, random_state=seed).split(y))
@@ -201,15 +179,6 @@ def default_model(
     ----------
     rows
         Training rows, from which C is chosen (default: all labelled rows).
-
-    >>> import tempfile, pathlib
-    >>> from exempla.tables import infer_columns, read_table
-    >>> path = pathlib.Path(tempfile.mkdtemp()) / "a.csv"
-    >>> _ = path.write_text("size,y\\n" + "1,a\\n2,b\\n3,b\\n2,a\\n" * 9)
-    >>> table = read_table(path)
-    >>> model = default_model(table, infer_columns(table, label="y"))
-    >>> list(model.named_steps)
-    ['prepare', 'model']
     """
     target = label_of(columns)
     labelled = np.flatnonzero(~table.missing(target.name))
@@ -227,11 +196,8 @@ def default_model(
 def _classifier(X: Any, y: np.ndarray, rows: int) -> LogisticRegression:
     """Return a logistic regression for this many rows like X, with the fastest solver.
 
-    That is Newton with the Hessian if it is cheap, and Newton-CG if X is sparse.
-
     L-BFGS took 20 times as long as Newton-CG on 16,000 sentences × 33,000 n-grams. The tolerance
-    bounds the mean gradient: it must be below the gradient of the penalty, w/(C·n), and for
-    hundreds of thousands of rows well below the standard error of the gradient, about 1/√n.
+    bounds the mean gradient: it must be below the gradient of the penalty, w/(C·n).
     """
     classes = len(np.unique(y))
     size = X.shape[1] * (1 if classes == 2 else classes)
@@ -244,18 +210,14 @@ def _classifier(X: Any, y: np.ndarray, rows: int) -> LogisticRegression:
 def preparation(columns: Collection[Column], X: pd.DataFrame) -> ColumnTransformer:
     """Return the ColumnTransformer with one step per kind of column."""
     names = {kind: [c.name for c in columns if c.kind == kind] for kind in FEATURES}
-    steps: list[tuple[str, Any, Any]] = []
-    if names["number"]:
-        steps.append(("number", numbers_ready(), names["number"]))
-    if names["category"]:
-        levels = OneHotEncoder(
-            handle_unknown="infrequent_if_exist", min_frequency=2, max_categories=_TOP_LEVELS + 1
-        )
-        steps.append(("category", levels, names["category"]))
-    if names["date"]:
-        steps.append(
-            ("date", Pipeline([("parts", date_parts()), *numbers_ready().steps]), names["date"])
-        )
+    levels = OneHotEncoder(
+        handle_unknown="infrequent_if_exist", min_frequency=2, max_categories=_TOP_LEVELS + 1
+    )
+    dates = Pipeline([("parts", date_parts()), *numbers_ready().steps])
+    known: dict[str, Any] = {"number": numbers_ready(), "category": levels, "date": dates}
+    steps: list[tuple[str, Any, Any]] = [
+        (kind, step, names[kind]) for kind, step in known.items() if names[kind]
+    ]
     for place, name in enumerate(names["text"]):
         # With a single column name (no list), the vectoriser gets strings, not a frame.
         steps.append((f"text_{place}", _text(X[name], len(names["text"])), name))
@@ -326,10 +288,6 @@ def boosted_model(columns: Collection[Column], seed: int = 0) -> Pipeline | None
     """Return an unfitted boosting Pipeline for `feature_frame(table, columns)`; None for text only.
 
     Missing numbers stay missing, categories are split as sets, and text is not used.
-
-    >>> columns = [Column("size", "number", ""), Column("y", "label", "", "classes")]
-    >>> list(boosted_model(columns).named_steps)
-    ['prepare', 'model']
     """
     prepare = tree_columns(columns, words=False, levels=_LEVELS)
     if prepare is None:
@@ -384,17 +342,20 @@ class Chosen:
         """Return a table of the scores with the choice and its rule."""
         name, unit = ("squared error", "R²") if self.regression else ("log loss", "accuracy")
         width = max(len(one.name) for one in self.compared)
+        form = ".3f" if self.regression else ".1%"
         lines = [
-            f"{len(self.compared)} models, {_FOLDS}-fold cross-validation on {self.rows:,} rows:",
-            f"  {'model':{width}}  {name:>18}  {unit:>8}",
+            f"  {one.name:{width}}  {f'{one.loss:.4g} ± {one.se:.2g}':>18}  "
+            f"{one.accuracy.mean:>8{form}}{'  <- chosen' if place == self.place else ''}"
+            for place, one in enumerate(self.compared)
         ]
-        for place, one in enumerate(self.compared):
-            score = f"{one.accuracy.mean:.3f}" if self.regression else f"{one.accuracy.mean:.1%}"
-            loss = f"{one.loss:.4g} ± {one.se:.2g}"
-            mark = "  <- chosen" if place == self.place else ""
-            lines.append(f"  {one.name:{width}}  {loss:>18}  {score:>8}{mark}")
-        lines.append("The simplest model within one standard error of the best is chosen.")
-        return "\n".join(lines)
+        return "\n".join(
+            [
+                f"{len(lines)} models, {_FOLDS}-fold cross-validation on {self.rows:,} rows:",
+                f"  {'model':{width}}  {name:>18}  {unit:>8}",
+                *lines,
+                "The simplest model within one standard error of the best is chosen.",
+            ]
+        )
 
 
 def choose_model(
@@ -407,19 +368,7 @@ def choose_model(
     seed: int = 0,
     linear: bool = False,
 ) -> Chosen:
-    """Return the model for these training rows; with `linear`, only linear models compete.
-
-    >>> import tempfile, pathlib
-    >>> from exempla.tables import infer_columns, read_table, split
-    >>> path = pathlib.Path(tempfile.mkdtemp()) / "a.csv"
-    >>> _ = path.write_text("size,y\\n" + "1,a\\n2,b\\n3,b\\n2,a\\n" * 9)
-    >>> table = read_table(path)
-    >>> columns = infer_columns(table, label="y")
-    >>> parts = split(table, columns)
-    >>> found = choose_model(table, columns, parts.X_train, parts.y_train, rows=parts.train)
-    >>> type(found.model[-1]).__name__
-    'LogisticRegression'
-    """
+    """Return the model for these training rows; with `linear`, only linear models compete."""
     regression = label_of(columns).detail == "regression"
     if not regression and len(np.unique(y)) >= MANY_CLASSES:
         # tuning with thousands of classes would take hours and (rows × classes) of memory
@@ -435,13 +384,12 @@ def choose_model(
         return Chosen(first, regression=regression)
     found = compare(candidates, X, y, max_rows=size, seed=seed)
     place = simplest(found)
-    used = min(size, len(y))
-    return Chosen(found[place].model, tuple(found), place, used, regression)
+    return Chosen(found[place].model, tuple(found), place, min(size, len(y)), regression)
 
 
 def compared_rows(X: pd.DataFrame, y: np.ndarray, regression: bool) -> int | None:
     """Return the rows for a comparison; None if it is impossible or would cost too much."""
-    _, counts = np.unique(y, return_counts=True)
+    counts = np.unique(y, return_counts=True)[1]
     if len(y) < _FOLDS or (not regression and counts.max() < 2):
         return None
     outputs = 1 if regression or len(counts) == 2 else len(counts)
@@ -450,12 +398,7 @@ def compared_rows(X: pd.DataFrame, y: np.ndarray, regression: bool) -> int | Non
 
 
 def can_explain(model: Any) -> bool:
-    """Return True if exempla can explain this model, fitted or not.
-
-    >>> from sklearn.linear_model import Ridge, RidgeClassifier
-    >>> can_explain(Ridge()), can_explain(RidgeClassifier())
-    (True, False)
-    """
+    """Return True if exempla can explain this model, fitted or not."""
     try:
         make_oracle(model)
     except UnsupportedModelError:
@@ -471,9 +414,7 @@ def compare(
     for name, model in candidates:
         # with so few rows one thread is faster, especially on a busy machine
         with threadpool_limits(1, user_api="openmp"):
-            accuracy, losses = _cross_validated(
-                model, X, y, folds=_FOLDS, max_rows=max_rows, seed=seed, what=name
-            )
+            accuracy, losses = _cross_validated(model, X, y, _FOLDS, max_rows, seed, name)
         se = float(losses.std(ddof=1) / np.sqrt(len(losses)))
         found.append(Compared(name, model, accuracy, float(losses.mean()), se))
     return found

@@ -37,8 +37,6 @@ from exempla.tables.models.choose import (
     preparation,
 )
 
-__all__ = ["Surrogate", "surrogate"]
-
 _COMPARED = 10_000
 """Largest number of rows for the comparison of candidates."""
 CLOSE = 0.9
@@ -58,12 +56,10 @@ class Surrogate:
 
     model: Any
     name: str
-    """The kind of model."""
     of: str
     """The class of the model it replaces."""
     agreement: CrossValidation
-    """Cross-validated share of equal predictions (R² for numbers), with its standard error and the
-    majority-class baseline."""
+    """Cross-validated share of equal predictions (R² for numbers)."""
     regression: bool = False
     compared: tuple[Compared, ...] = field(default=(), repr=False)
 
@@ -119,26 +115,26 @@ def surrogate(
     >>> bool(stands_in.agreement.mean > 0.8), stands_in.of
     (True, 'IsolationForest')
     """
+    name = type(model).__name__
     if not hasattr(model, "predict"):
         raise ExemplaError(
-            f"{type(model).__name__} has no predict method, so no surrogate can be fitted to it; "
-            "give its gradients as exempla.ScoreModel."
+            f"{name} has no predict method, so no surrogate can be fitted to it; give its "
+            "gradients as exempla.ScoreModel."
         )
     check_seed(seed)
     X = from_arrow(X)
     said = np.asarray(model.predict(X))
-    if said.ndim == 2 and said.shape[1] == 1:
-        said = said[:, 0]
+    said = said[:, 0] if said.ndim == 2 and said.shape[1] == 1 else said
     if said.ndim != 1 or len(said) != n_rows(X):
         raise ExemplaError(
-            f"{type(model).__name__}.predict returns shape {said.shape} for {n_rows(X)} rows; a "
-            "surrogate needs one prediction per row."
+            f"{name}.predict returns shape {said.shape} for {n_rows(X)} rows; a surrogate needs "
+            "one prediction per row."
         )
     regression = said.dtype.kind == "f" and not _classifies(model)
     if len(np.unique(said)) < 2:
         raise ExemplaError(
-            f"{type(model).__name__} predicts the same for every row, so there is nothing to fit a "
-            "surrogate to; give rows with different predictions."
+            f"{name} predicts the same for every row, so there is nothing to fit a surrogate to; "
+            "give rows with different predictions."
         )
     if y is not None and not regression:
         # A class that the model never predicts is learned from the labels.
@@ -150,9 +146,7 @@ def surrogate(
         found = compare(tried, X, said, max_rows=_COMPARED, seed=seed)
         best = min(found, key=lambda one: one.loss)
         fitted = best.model.fit(X, said)
-    return Surrogate(
-        fitted, best.name, type(model).__name__, best.accuracy, regression, tuple(found)
-    )
+    return Surrogate(fitted, best.name, name, best.accuracy, regression, tuple(found))
 
 
 def _classifies(model: Any) -> bool:

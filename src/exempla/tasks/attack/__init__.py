@@ -1,34 +1,38 @@
 """Attacks: how few changes to the training data undo a prediction?
 
-Memory, beside the model and the data as given: with n training rows of x bytes each, an attack
-keeps the rows as an array of its own and, for a linear model, once more as the model's inputs. The
-Fisher matrix takes a weighted copy of them for a moment. To find the rows with the largest reach, a
-block of rows at a time is moved to the best corner of its box.
+`attack` moves training points (or test points, for comparison), or gives training rows wrong
+labels. For labels, let μ be the mean score of the attacked predictions and v = M⁻¹μ. A training row
+j under label c contributes s_j(c)ᵀv / n to their mean log-likelihood. Label c instead of y changes
+that by (s_j(c) − s_j(y))ᵀv / n to first order. No input is moved, so the model needs no gradient in
+its inputs: trees have none.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from sklearn.base import BaseEstimator
 from sklearn.pipeline import Pipeline
 
-from exempla.arrays import is_sparse
+from exempla.arrays import nbytes_of, to_numpy
 from exempla.checks import (
     check_choice,
     check_flag,
     check_ids,
     check_number,
+    check_rows,
     check_seed,
     check_times,
+    whole_number,
 )
 from exempla.data import arrays_of, index_of, n_rows
 from exempla.errors import ExemplaError, UnsupportedModelError
 from exempla.kernel.damping import FisherEvidence, check_damping, resolve_damping
+from exempla.kernel.embed import embed_training_set
 from exempla.memory import IMPORT_BYTES, announce
 from exempla.oracles import make_oracle
 from exempla.oracles.base import Examples, Oracle
@@ -37,38 +41,18 @@ from exempla.tasks.attack.ascent import (
     Box,
     InputScores,
     ascend,
-    distance_objective,
-    influence_objective,
+    training_objective,
     valid_range,
 )
-from exempla.tasks.attack.relabel import attacked_rows, relabel, with_labels
-from exempla.tasks.attack.result import Attack, Relabelling, with_rows
+from exempla.tasks.attack.result import Attack, with_rows
 from exempla.tasks.retrain import Fit, check_fit, refit
 
-__all__ = ["Attack", "Relabelling", "attack", "expected_peak", "input_scores", "weak_points"]
+__all__ = ["Attack", "attack", "input_scores", "weak_points"]
 
-_NUMBERS_PER_ROW = 8
-"""Codes, probabilities and products of each row."""
-_REACH_ROWS, _BLOCK_COPIES = 8192, 7
-"""Rows that are moved to the best corner of their box at a time, and copies of them that takes."""
-
-
-def expected_peak(X: Any, itemsize: int) -> float:
-    """Return the bytes at the peak.
-
-    >>> round(expected_peak(np.zeros((1000, 2000)), 8) / 2**20)
-    153
-    """
-    n = n_rows(X)
-    shape = np.shape(X) if is_sparse(X) or hasattr(X, "shape") else np.shape(X[:1])
-    row = itemsize * float(np.prod(shape[1:]))
-    temporary = max(n, _BLOCK_COPIES * min(n, _REACH_ROWS)) * row
-    return IMPORT_BYTES + n * (2 * row + 8 * _NUMBERS_PER_ROW) + temporary
-
-
-_OBJECTIVES = {"influence": influence_objective, "distance": distance_objective}
 _MAX_SAMPLE = 2048
 """Most training examples from which the metric of a network is estimated."""
+_COPIES = 8
+"""Copies of the training rows at the peak of memory, those of the best corners included."""
 
 
 def attack(
@@ -108,8 +92,8 @@ def attack(
         which ones.
     perturb : {"train", "test", "labels"}
         Perturb training points or, for comparison, the test points themselves: one step is FGSM,
-        several are PGD. "labels" moves nothing, gives training rows the most harmful wrong label
-        and returns a `Relabelling`. It is the only attack on trees, whose predictions have no
+        several are PGD. "labels" moves nothing and gives training rows the most harmful wrong
+        label. It is the only attack on trees, whose predictions have no
         gradient in the inputs.
     objective : {"influence", "distance"}
         Koh and Liang's −k(z, μ), or the paper's ‖μ − z‖_H, which adds k(z, z).
@@ -130,7 +114,7 @@ def attack(
 
     Returns
     -------
-    Attack, or Relabelling with perturb="labels"
+    Attack
 
     Examples
     --------
@@ -145,95 +129,91 @@ def attack(
     ((2, 30), True, True)
     """
     check_choice("perturb", perturb, ("train", "test", "labels"))
-    check_choice("objective", objective, tuple(_OBJECTIVES))
+    check_choice("objective", objective, ("influence", "distance"))
     check_number("budget", budget)
     check_times("steps", steps)
     check_times("rounds", rounds)
+    check_seed(seed)
     size = budget if steps * rounds == 1 else 2.5 * budget / (steps * rounds)
     size = size if step is None else check_number("step", step)
-    if perturb == "labels":
-        with showing(progress):
-            relabelled: Any = relabel(
-                model, train, test, k=k, damping=damping, parameters=parameters, fit=fit, ids=ids,
-                seed=check_seed(seed),
-            )  # fmt: skip
-            return relabelled
-    given = _unweighted(train)
-    names = check_ids(index_of(*given) if ids is None else ids, n_rows(given[1]))
-    if rounds > 1:
-        check_fit(model, fit)
+    X, y, weights = arrays_of(train, "training data")
+    names = check_ids(index_of(X, y) if ids is None else ids, n_rows(y))
     with showing(check_flag("progress", progress)):
-        itemsize = 8 if isinstance(model, BaseEstimator) else 4
-        announce(expected_peak(given[0], itemsize), f"{n_rows(given[1])} training rows")
-        scores = input_scores(model, given, damping, parameters, check_seed(seed))
-        X, y = scores.encode(*given)
-        test = with_labels(scores.oracle, test)
-        tx, ty = scores.encode(*test)
-        lowest, highest = valid_range(bounds, X)
-        if perturb == "test":
-            return _on_test_side(scores, tx, ty, Box(tx, budget, lowest, highest), steps, size)
-        v = scores.solve(scores.mean_score(tx, ty))
-        limits = (budget, lowest, highest)
-        rows = attacked_rows(k, len(X), lambda: _reach(scores, X, y, v, limits))
-        box = Box(X[rows], budget, lowest, highest)
-        labels = y[rows]
-
-        def trained_on(moved: np.ndarray) -> InputScores:
-            changed = with_rows(given[0], rows, moved)
-            again = refit(model, changed, given[1], None, fit, seed)
-            return input_scores(again, (changed, given[1]), damping, parameters, seed)
-
-        chosen = _OBJECTIVES[objective]
-        moved = ascend(chosen(scores, labels, v), X[rows], box, steps, size)
+        if perturb == "labels":
+            found: Any = _relabel(model, (X, y, weights), test, k, damping, parameters, seed)
+            own = None if names is None else names[found.indices]
+            return replace(found, ids=own, context=(*found.context, fit))
         if rounds > 1:
-            moved = _in_rounds(
-                moved, trained_on, chosen, (tx, ty, labels), box, steps, size, rounds
-            )
-        before, _ = scores.pull(X[rows], labels, v)
-        after, _ = scores.pull(moved, labels, v)
+            check_fit(model, fit)
+        announce(IMPORT_BYTES + _COPIES * nbytes_of(X), f"{n_rows(y)} training rows")
+        scores = input_scores(model, train, damping, parameters, seed)
+        rows_X, codes = scores.encode(X, y)
+        test = _with_labels(scores.oracle, test)
+        tx, ty = scores.encode(*test)
+        limits = (budget, *valid_range(bounds, rows_X))
+        if perturb == "test":
+            return _on_test_side(scores, tx, ty, Box(tx, *limits), steps, size)
+        v = scores.solve(scores.mean_score(tx, ty))
+        rows = _attacked_rows(k, len(codes), lambda: _reach(scores, rows_X, codes, v, limits))
+        box, labels = Box(rows_X[rows], *limits), codes[rows]
+
+        def ascent(at: InputScores, start: np.ndarray) -> np.ndarray:
+            along = v if at is scores else at.solve(at.mean_score(tx, ty))
+            goal = training_objective(at, labels, along, objective == "distance")
+            return ascend(goal, start, box, steps, size)
+
+        moved, worst = ascent(scores, box.centre), -np.inf
+        best = moved
+        # first-order steps overshoot: a point that is moved far gains leverage and is then fitted
+        for turn in track(
+            range(rounds if rounds > 1 else 0), "retraining on the moved points", rounds
+        ):
+            changed = with_rows(X, rows, moved)
+            again = refit(model, changed, y, None, fit, seed)
+            retrained = input_scores(again, (changed, y), damping, parameters, seed)
+            loss = float(retrained.loss(tx, ty)[0].mean())
+            if loss > worst:
+                best, worst = moved, loss
+            if turn < rounds - 1:
+                moved = ascent(retrained, moved)
+        before, after = (scores.pull(each, labels, v)[0] for each in (box.centre, best))
     return Attack(
         indices=rows,
         ids=None if names is None else names[rows],
-        X=moved,
-        original=X[rows],
+        X=best,
+        original=box.centre,
         perturbed="train",
         objective=objective,
         budget=float(budget),
         steps=steps * rounds,
-        before=before / len(X),
-        after=after / len(X),
+        before=before / len(codes),
+        after=after / len(codes),
         box=box,
         damping=scores.damping,
+        damping_rule=damping if isinstance(damping, str) else "given",
         seed=int(seed),
-        context=(model, (*given, None), test, fit),
+        context=(model, (X, y, None), test, fit),
     )
 
 
-def _in_rounds(
-    moved: np.ndarray,
-    trained_on: Callable[[np.ndarray], InputScores],
-    objective: Any,
-    test: tuple[np.ndarray, np.ndarray, np.ndarray],
-    box: Box,
-    steps: int,
-    size: float,
-    rounds: int,
-) -> np.ndarray:
-    """Retrain on the moved points and continue from there; return those that did most harm.
-
-    First-order steps overshoot: a point that is moved far gains leverage and is then fitted.
-    """
-    tx, ty, labels = test
-    best, worst_loss = moved, -np.inf
-    for turn in track(range(rounds), "retraining on the moved points", rounds):
-        scores = trained_on(moved)
-        loss = float(scores.loss(tx, ty)[0].mean())
-        if loss > worst_loss:
-            best, worst_loss = moved, loss
-        if turn < rounds - 1:
-            v = scores.solve(scores.mean_score(tx, ty))
-            moved = ascend(objective(scores, labels, v), moved, box, steps, size)
-    return best
+def _on_test_side(
+    scores: InputScores, X: np.ndarray, y: np.ndarray, box: Box, steps: int, size: float
+) -> Attack:
+    """Run FGSM (one step) or PGD on the test points themselves."""
+    moved = ascend(lambda rows: scores.loss(rows, y), X, box, steps, size)
+    return Attack(
+        indices=np.arange(len(X)),
+        X=moved,
+        original=X,
+        perturbed="test",
+        objective="fgsm" if steps == 1 else "pgd",
+        budget=box.budget,
+        steps=steps,
+        before=-scores.loss(X, y)[0],
+        after=-scores.loss(moved, y)[0],
+        box=box,
+        flipped=scores.predict(moved) != scores.predict(X),
+    )
 
 
 def weak_points(
@@ -263,16 +243,20 @@ def weak_points(
     >>> list(table.columns), len(table)
     (['index', 'label', 'reach'], 200)
     """
-    given = _unweighted(train)
     check_number("budget", budget)
-    scores = input_scores(model, given, damping, parameters, check_seed(seed))
-    X, y = scores.encode(*given)
-    tx, ty = scores.encode(*with_labels(scores.oracle, test))
+    scores = input_scores(model, train, damping, parameters, check_seed(seed))
+    X, y = scores.encode(*arrays_of(train, "training data")[:2])
+    tx, ty = scores.encode(*_with_labels(scores.oracle, test))
     v = scores.solve(scores.mean_score(tx, ty))
     reach = _reach(scores, X, y, v, (budget, *valid_range(bounds, X)))
     order = np.argsort(-reach, kind="stable")
-    columns = {"index": order, "label": y[order], "reach": reach[order]}
-    return pd.DataFrame(columns)
+    return pd.DataFrame({"index": order, "label": y[order], "reach": reach[order]})
+
+
+def _reach(scores: InputScores, X: np.ndarray, y: np.ndarray, v: Any, limits: Any) -> np.ndarray:
+    """Return the reach of every row."""
+    _, gradient = training_objective(scores, y, v)(X)
+    return Box(X, *limits).reach(gradient) / len(X)
 
 
 def input_scores(
@@ -281,11 +265,13 @@ def input_scores(
     """Return the model as a function of its inputs."""
     from exempla.oracles.sklearn.unwrap import is_trees
 
+    X, y, weights = arrays_of(train, "training data")
+    if weights is not None:
+        raise ExemplaError("attack takes no sample_weight: give the training data as (X, y).")
     if is_trees(model):
         raise UnsupportedModelError(
-            "trees predict in steps: moving a feature a little changes nothing until it crosses a "
-            "split, so there is no gradient to follow; use perturb='labels', which gives training "
-            "rows wrong labels instead."
+            "trees predict in steps, so there is no gradient in the inputs to follow: use "
+            "perturb='labels', which gives training rows wrong labels instead."
         )
     if isinstance(model, Pipeline):
         raise UnsupportedModelError(
@@ -293,83 +279,95 @@ def input_scores(
             "the data as transformed by the steps before it."
         )
     oracle = make_oracle(model, parameters=parameters)
-    examples = oracle.read(train, role="train")
-    value = _damping(oracle, examples, damping, seed)
+    examples = oracle.read((X, y), role="train")
+    rows = np.arange(len(examples))
+    if len(rows) > _MAX_SAMPLE:
+        rows = np.sort(np.random.default_rng(seed).choice(rows, _MAX_SAMPLE, replace=False))
+    sample = examples.take(rows)
+    value = _damping(oracle, sample, damping)
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(model, torch.nn.Module):
         from exempla.tasks.attack.network import NetworkScores
 
-        sample = _sample(len(examples), seed)
-        return NetworkScores(oracle, model, train, value, parameters, sample)
-    from exempla.oracles.sklearn.oracle import SklearnOracle
+        return NetworkScores(oracle, sample, value)  # pyright: ignore[reportArgumentType]
     from exempla.tasks.attack.ascent import LinearScores
 
-    if not isinstance(oracle, SklearnOracle):
-        raise UnsupportedModelError("attack supports logistic regression and torch classifiers.")
-    return LinearScores(oracle, train, value)
+    return LinearScores(oracle, (X, y), value)
 
 
-def _damping(oracle: Oracle, examples: Examples, wanted: str | float, seed: int) -> float:
+def _damping(oracle: Oracle, sample: Examples, wanted: str | float) -> float:
     """Return the given damping, or that of a rule; many parameters get the larger rule."""
     wanted = check_damping(wanted)
     if not isinstance(wanted, str):
         return float(wanted)
-    examples = examples.take(_sample(len(examples), seed))
-    energy = np.concatenate([rows.norm2() for rows in oracle.fisher_rows(examples)])
+    energy = np.concatenate([rows.norm2() for rows in oracle.fisher_rows(sample)])
     evidence = FisherEvidence(
-        trace=float(energy.sum()) / len(examples),
+        trace=float(energy.sum()) / len(sample),
         rows=len(energy),
         energy2=float((energy**2).sum()),
         squared_norm=0.0,
-        examples=len(examples),
+        examples=len(sample),
         parameters=oracle.n_parameters,
     )
     return resolve_damping(wanted, evidence, use="attack").value
 
 
-def _sample(n: int, seed: int) -> np.ndarray:
-    if n <= _MAX_SAMPLE:
-        return np.arange(n)
-    return np.sort(np.random.default_rng(seed).choice(n, _MAX_SAMPLE, replace=False))
-
-
-def _unweighted(train: Any) -> tuple[Any, Any]:
-    """Return X and y of the training data; weighted rows are not supported."""
-    X, y, weights = arrays_of(train, "training data")
-    if weights is not None:
-        raise ExemplaError("attack takes no sample_weight: give the training data as (X, y).")
-    return X, y
-
-
-def _reach(scores: InputScores, X: np.ndarray, y: np.ndarray, v: Any, limits: Any) -> np.ndarray:
-    """Return the reach of every row, computed a block of rows at a time."""
-    budget, *bounds = limits
-    low, high = (np.broadcast_to(bound, X.shape) for bound in bounds)
-    out = np.empty(len(X))
-    for start in range(0, len(X), _REACH_ROWS):
-        here = slice(start, start + _REACH_ROWS)
-        _, gradient = influence_objective(scores, y[here], v)(X[here])
-        out[here] = Box(X[here], budget, low[here], high[here]).reach(gradient)
-    return out / len(X)
-
-
-def _on_test_side(
-    scores: InputScores, X: np.ndarray, y: np.ndarray, box: Box, steps: int, size: float
+def _relabel(
+    model: Any, train: Any, test: Any, k: Any, damping: Any, parameters: Any, seed: int
 ) -> Attack:
-    """Run FGSM (one step) or PGD on the test points themselves."""
-    before, _ = scores.loss(X, y)
-    moved = ascend(lambda rows: scores.loss(rows, y), X, box, steps, size)
-    after, _ = scores.loss(moved, y)
+    """Return the training rows whose relabelling harms the test predictions most."""
+    oracle: Any = make_oracle(model, parameters=parameters)
+    embedding = embed_training_set(oracle, train, fisher="true", sketch="auto", seed=seed)
+    codes, classes = getattr(embedding.train, "codes", None), getattr(oracle, "classes", None)
+    if codes is None or classes is None:
+        raise UnsupportedModelError(
+            f"perturb='labels' gives rows another class, but {type(model).__name__} has no "
+            "classes in the scikit-learn sense: use perturb='train'."
+        )
+    queried = _with_labels(oracle, test)
+    chosen = resolve_damping(check_damping(damping), embedding.evidence, embedding.metric.name)
+    mean = embedding.embed(oracle.read(queried, role="test"), "true")[0].mean(0)
+    v = to_numpy(embedding.metric.solve(mean[None, :], chosen.value))[0]
+    worth = np.empty((len(codes), len(classes)))  # s_j(c)ᵀv of row j under class c
+    for code in range(len(classes)):
+        other = replace(embedding.train, codes=np.full(len(codes), code))  # pyright: ignore
+        batches = oracle.scores(other)
+        worth[:, code] = np.concatenate(
+            [to_numpy(embedding.sketch.project(b)) @ v for b in batches]
+        )
+    rows = np.arange(len(codes))
+    own = worth[rows, codes] / len(codes)
+    worth[rows, codes] = np.inf  # its own label is no attack
+    best = np.argmin(worth, axis=1)
+    other = worth[rows, best] / len(codes)
+    found = _attacked_rows(k, len(codes), lambda: own - other)
     return Attack(
-        indices=np.arange(len(X)),
-        X=moved,
-        original=X,
-        perturbed="test",
-        objective="fgsm" if steps == 1 else "pgd",
-        budget=box.budget,
-        steps=steps,
-        before=-before,
-        after=-after,
-        box=box,
-        flipped=scores.predict(moved) != scores.predict(X),
+        indices=found,
+        perturbed="labels",
+        X=classes[best[found]],
+        original=classes[codes[found]],
+        before=own[found],
+        after=other[found],
+        damping=chosen.value,
+        damping_rule=chosen.rule,
+        seed=int(seed),
+        warnings=oracle.notes,
+        every=(classes[best], other - own),
+        context=(model, train, queried),
     )
+
+
+def _with_labels(oracle: Oracle, test: Any) -> tuple[Any, np.ndarray]:
+    """Return the test data with labels; the predicted ones if none were given."""
+    examples = oracle.read(test, role="test")
+    X: Any = test[0] if isinstance(test, tuple) else test
+    return X, oracle.predict(examples) if examples.labels is None else examples.labels
+
+
+def _attacked_rows(k: Any, n: int, harm: Callable[[], np.ndarray]) -> np.ndarray:
+    """Return the k most harmful of n training rows, or the rows that `k` names."""
+    if whole_number(k):
+        if not 1 <= k <= n:
+            raise ExemplaError(f"k is {k}: give a number from 1 to {n}, or row numbers.")
+        return np.argsort(-harm(), kind="stable")[:k].astype(np.int64)
+    return check_rows(k, n, "k", "training rows")

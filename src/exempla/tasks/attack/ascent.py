@@ -19,10 +19,9 @@ form: with x̄ = (x, 1), residual g = onehot(y) − p, V = v as a (d+1, C) matri
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
@@ -31,41 +30,30 @@ from scipy.sparse.linalg import LinearOperator, cg
 from exempla.arrays import is_sparse, real_numbers
 from exempla.data import as_matrix
 from exempla.errors import ExemplaError, UnsupportedModelError
-from exempla.oracles.base import Oracle
 from exempla.oracles.sklearn.oracle import SklearnOracle
 from exempla.tasks.summarize.last_layer import LastLayer
 
 
-class InputScores(ABC):
-    """A classifier seen from its inputs. X is an array (n, …); y are codes 0 … C−1."""
+class InputScores(Protocol):
+    """A classifier seen from its inputs. X is an array (n, …); y are codes 0 … C−1.
+
+    encode       the caller's rows as float arrays (copies), and class codes
+    mean_score   μ = mean of ∇θ log p(y | x), one flat vector
+    solve        M⁻¹μ, M = mean true Fisher of the training set + penalty + damping
+    pull         s(x_i, y_i)ᵀv, (n,), and its gradient in x_i, shaped like X
+    loss         −log p(y_i | x_i), (n,), and its gradient in x_i: the test-side objective
+    predict      class codes
+    """
 
     damping: float
-    oracle: Oracle
-    """Reads and checks the caller's data."""
+    oracle: Any
 
-    @abstractmethod
-    def encode(self, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
-        """The caller's rows as float arrays (copies) and class codes."""
-
-    @abstractmethod
-    def mean_score(self, X: np.ndarray, y: np.ndarray) -> Any:
-        """μ = mean of ∇θ log p(y | x), one flat vector."""
-
-    @abstractmethod
-    def solve(self, mu: Any) -> Any:
-        """M⁻¹μ, M = mean true Fisher of the training set + penalty + damping."""
-
-    @abstractmethod
-    def pull(self, X: np.ndarray, y: np.ndarray, v: Any) -> tuple[np.ndarray, np.ndarray]:
-        """s(x_i, y_i)ᵀv, (n,), and its gradient in x_i, shaped like X."""
-
-    @abstractmethod
-    def loss(self, X: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """−log p(y_i | x_i), (n,), and its gradient in x_i: the test-side objective."""
-
-    @abstractmethod
-    def predict(self, X: np.ndarray) -> np.ndarray:
-        """Class codes."""
+    def encode(self, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]: ...
+    def mean_score(self, X: np.ndarray, y: np.ndarray) -> Any: ...
+    def solve(self, mu: Any) -> Any: ...
+    def pull(self, X: np.ndarray, y: np.ndarray, v: Any) -> tuple[np.ndarray, np.ndarray]: ...
+    def loss(self, X: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]: ...
+    def predict(self, X: np.ndarray) -> np.ndarray: ...
 
 
 def conjugate_gradient(
@@ -120,31 +108,24 @@ def ascend(objective: _Objective, start: np.ndarray, box: Box, steps: int, step:
     return best
 
 
-def influence_objective(scores: InputScores, y: np.ndarray, v: Any) -> _Objective:
-    """−k(z, μ)."""
-
-    def objective(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        value, gradient = scores.pull(X, y, v)
-        return -value, -gradient
-
-    return objective
-
-
-def distance_objective(scores: InputScores, y: np.ndarray, v: Any) -> _Objective:
-    """‖μ − z‖²_H up to the constant k(μ, μ).
+def training_objective(
+    scores: InputScores, y: np.ndarray, v: Any, distance: bool = False
+) -> _Objective:
+    """Return −k(z, μ), or for a distance ‖μ − z‖²_H up to the constant k(μ, μ).
 
     k(z, z) = sᵀM⁻¹s has gradient 2 ∇ₓ(sᵀw) with w = M⁻¹s held still.
     """
 
     def objective(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        toward, slope = scores.pull(X, y, v)
-        value, gradient = -2.0 * toward, -2.0 * slope
+        value, gradient = (-part for part in scores.pull(X, y, v))
+        if not distance:
+            return value, gradient
+        value, gradient = 2.0 * value, 2.0 * gradient
         for i in range(len(X)):
             row, label = X[i : i + 1], y[i : i + 1]
-            w = scores.solve(scores.mean_score(row, label))
-            own, own_slope = scores.pull(row, label, w)
+            own, slope = scores.pull(row, label, scores.solve(scores.mean_score(row, label)))
             value[i] += own[0]
-            gradient[i] += 2.0 * own_slope[0]
+            gradient[i] += 2.0 * slope[0]
         return value, gradient
 
     return objective
@@ -152,20 +133,19 @@ def distance_objective(scores: InputScores, y: np.ndarray, v: Any) -> _Objective
 
 def valid_range(bounds: Any, X: np.ndarray) -> tuple[Any, Any]:
     """(lowest, highest) as given; "auto": what the training data show, per column of a table."""
-    if isinstance(bounds, str):
-        if bounds != "auto":
-            raise ExemplaError(f"bounds={bounds!r} is not known: use 'auto' or (lowest, highest).")
+    if isinstance(bounds, str) and bounds == "auto":
         return (X.min(0), X.max(0)) if X.ndim == 2 else (X.min(), X.max())
     if bounds is None:
         return -np.inf, np.inf
-    pair = isinstance(bounds, tuple | list) and len(bounds) == 2
-    lowest, highest = (real_numbers(b, "bounds") for b in bounds) if pair else (1.0, 0.0)
+    lowest = highest = None
     try:
+        lowest, highest = (real_numbers(bound, "bounds") for bound in bounds)
         np.broadcast_shapes(np.shape(lowest), np.shape(highest), X.shape)
-    except ValueError:
-        pair = False
-    if not pair or not np.all(lowest <= highest):
-        raise ExemplaError("bounds must be (lowest, highest), with lowest not above highest.")
+        fine = bool(np.all(lowest <= highest))
+    except (TypeError, ValueError):
+        fine = False
+    if not fine:
+        raise ExemplaError(f"bounds={bounds!r:.60}: give 'auto', None or (lowest, highest).")
     return lowest, highest
 
 
@@ -173,21 +153,20 @@ _DENSE_LIMIT = 4096
 """Up to so many parameters the metric is written out and solved with directly."""
 
 
-class LinearScores(InputScores):
+class LinearScores:
     """One linear layer and a softmax or a sigmoid."""
 
-    def __init__(self, oracle: SklearnOracle, train: Any, damping: float) -> None:
+    def __init__(self, oracle: Any, train: Any, damping: float) -> None:
         first, *more = oracle.layers
-        classifies = oracle.likelihood in ("bernoulli", "categorical")
-        if more or not (classifies and oracle.linear_in_inputs):
+        linear = isinstance(oracle, SklearnOracle) and oracle.linear_in_inputs
+        if more or not linear or oracle.likelihood not in ("bernoulli", "categorical"):
             raise UnsupportedModelError(
-                "attack takes logistic regression and torch classifiers: other models give no "
-                "gradient in x here."
+                "attack moves the inputs of logistic regression and torch classifiers only."
             )
         self.oracle, self.damping, self.classes = oracle, damping, np.asarray(oracle.classes)
         self.theta = oracle.theta.reshape(first.d_in, first.d_out)
         self.ridge = np.repeat(first.penalty, first.d_out) + damping
-        X, y = self.encode(*train[:2])
+        X, y = self.encode(*train)
         empty = LastLayer(X[:0], y[:0], oracle.family, self.theta, first.penalty)
         self.layer = self._with(empty, X, y)
         self._factor: Any = None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,39 +22,124 @@ _ARMS = ("untouched", "attacked", "random direction")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class _Harm(Answer):
-    """What every attack returns: changed rows, what they should do, and how to check it."""
+class Attack(Answer):
+    """Changed copies of some rows, what they should do, and how to check it.
+
+    Attributes
+    ----------
+    indices : int64 array
+        The changed rows: of the training data, or of the test data if `perturbed` is "test".
+    perturbed : str
+        "train", "test" or "labels".
+    X, original : arrays
+        The rows after and before the attack. If `perturbed` is "labels": their wrong and their
+        given labels, which are also `labels` and `given`.
+    budget : float
+        ℓ∞ radius.
+    before, after : arrays
+        Training side: k(z, μ)/n of each row, its first-order contribution to the mean
+        log-likelihood of the attacked predictions. Test side: log p(y | x).
+    flipped : array
+        Test side only: whose prediction changed.
+
+    Examples
+    --------
+    See `attack`.
+    """
 
     perturbed: str
+    X: np.ndarray = field(repr=False)
+    original: np.ndarray = field(repr=False)
+    before: np.ndarray
+    after: np.ndarray
+    objective: str = "influence"
+    budget: float | None = None
+    steps: int = 0
     damping: float = 0.0
+    damping_rule: str = "auto"
     seed: int = 0
     version: str = __version__
+    flipped: np.ndarray | None = None
+    box: Box | None = field(default=None, repr=False)
+    every: Any = field(default=None, repr=False)
+    """With labels, for all training rows: the most harmful other label, and its effect."""
     context: Any = field(default=None, repr=False, compare=False)
     """The model, (X, y, weights) of the training data, the test data, and the user's `fit`."""
 
     @property
-    @abstractmethod
     def expected(self) -> float:
         """First-order change of the mean log-likelihood of the attacked predictions."""
+        return float(self.effect.mean() if self.perturbed == "test" else self.effect.sum())
 
     @property
-    @abstractmethod
-    def _costs(self) -> np.ndarray:
-        """What changing each row costs the attacked predictions."""
+    def effect(self) -> np.ndarray:
+        """The part of it that is due to each row."""
+        return self.after - self.before
 
     @property
-    @abstractmethod
-    def _what(self) -> str:
-        """What was changed, in words."""
+    def finding(self) -> str:
+        what = f"Giving {len(self):,} training rows wrong labels"
+        if self.perturbed != "labels":
+            which = "training" if self.perturbed == "train" else "test"
+            what = f"Moving {len(self):,} {which} points by at most {self.budget:g}"
+        return (
+            f"{what} should change the mean log-likelihood of the attacked predictions by "
+            f"{self.expected:.3g}."
+        )
 
-    @abstractmethod
-    def _changed(self, X: Any, y: Any, seed: int | None) -> tuple[Any, Any]:
-        """Return the training data with the attack in place, or a random one of the same size."""
+    @property
+    def labels(self) -> np.ndarray:
+        """The wrong labels, if `perturbed` is "labels"."""
+        return self.X
+
+    @property
+    def given(self) -> np.ndarray:
+        """The labels before the attack, if `perturbed` is "labels"."""
+        return self.original
+
+    def _columns(self) -> dict[str, Any]:
+        if self.perturbed == "labels":
+            return {"given": self.given, "label": self.labels, "effect": self.effect}
+        return {"before": self.before, "after": self.after}
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain values; `weights` is what changing each row costs."""
-        costs = {"weights": self._costs.tolist(), "expected": self.expected}
-        return {**super().to_dict(), "side": "opponents", **costs}
+        out = {**super().to_dict(), "side": "opponents", "weights": (-self.effect).tolist()}
+        if self.perturbed == "labels":
+            parts = {"given": self.given, "labels": self.labels, "effect": self.effect}
+            out |= {name: part.tolist() for name, part in parts.items()}
+        return {**out, "expected": self.expected}
+
+    @property
+    def delta(self) -> np.ndarray:
+        """The perturbation."""
+        return self.X - self.original
+
+    def apply(self, data: Any) -> Any:
+        """Return a copy of X, or of the labels, with the changed rows in place."""
+        return with_rows(data, self.indices, self.X)
+
+    def weak_points(self) -> pd.DataFrame:
+        """Return all training rows by how much a wrong label of each would harm."""
+        labels, effect = self.every
+        order = np.argsort(effect, kind="stable")
+        return pd.DataFrame({"index": order, "label": labels[order], "reach": -effect[order]})
+
+    def random_copy(self, seed: int) -> np.ndarray:
+        """Return the rows moved as far in random directions, within the same box."""
+        signs = np.random.default_rng(seed).choice([-1.0, 1.0], size=self.original.shape)
+        box: Any = self.box
+        return box.project(self.original + box.budget * signs)
+
+    def _at_random(self, X: Any, y: Any, seed: int) -> tuple[Any, Any]:
+        """Return the training data with as many rows changed at random."""
+        if self.perturbed != "labels":
+            return with_rows(X, self.indices, self.random_copy(seed).astype(self.X.dtype)), y
+        rng, labels = np.random.default_rng(seed), np.asarray(y)
+        rows = rng.choice(len(labels), len(self), replace=False)
+        classes, codes = np.unique(labels, return_inverse=True)
+        other = (codes[rows] + rng.integers(1, len(classes), len(rows))) % len(classes)
+        return X, with_rows(labels, rows, classes[other])
 
     def verify(self, fit: Fit | None = None, seeds: int = 5) -> AttackCheck:
         """Retrain on untouched, attacked and randomly changed rows, and count flipped predictions.
@@ -82,7 +166,8 @@ class _Harm(Answer):
         check_fit(model, fit)
         lines = []
         for seed in range(check_times("seeds", seeds)):
-            data = ((X, y), self._changed(X, y, None), self._changed(X, y, seed))
+            attacked = (X, self.apply(y)) if self.perturbed == "labels" else (self.apply(X), y)
+            data = ((X, y), attacked, self._at_random(X, y, seed))
             untouched: Any = None
             for arm, (inputs, labels) in zip(_ARMS, data, strict=True):
                 oracle = make_oracle(refit(model, inputs, labels, weights, fit, seed))
@@ -92,161 +177,7 @@ class _Harm(Answer):
                 flips = float(np.mean(predicted != untouched))
                 lines.append((arm, seed, flips, float(np.mean(oracle.log_likelihood(examples)))))
         columns = ["arm", "seed", "flipped", "log_likelihood"]
-        return AttackCheck(pd.DataFrame(lines, columns=columns), self._what)
-
-
-@dataclass(frozen=True, kw_only=True, repr=False)
-class Attack(_Harm):
-    """Perturbed copies of some rows; the caller's data are not changed.
-
-    Attributes
-    ----------
-    indices : int64 array
-        The perturbed rows: of the training data, or of the test data if `perturbed` is "test".
-    perturbed : str
-        "train" or "test".
-    X : array
-        The perturbed rows.
-    original : array
-        The same rows before the attack.
-    budget : float
-        ℓ∞ radius.
-    before, after : arrays
-        Training side: k(z, μ)/n of each row, its first-order contribution to the mean
-        log-likelihood of the attacked predictions. Test side: log p(y | x).
-
-    Examples
-    --------
-    >>> from sklearn.datasets import load_breast_cancer
-    >>> from sklearn.linear_model import LogisticRegression
-    >>> from sklearn.preprocessing import scale
-    >>> import exempla
-    >>> X, y = load_breast_cancer(return_X_y=True)
-    >>> X = scale(X)
-    >>> model = LogisticRegression().fit(X[:200], y[:200])
-    >>> found = exempla.attack(model, (X[:200], y[:200]), (X[300:310], y[300:310]), budget=1.0)
-    >>> bool(abs(found.X - found.original).max() < 1.001), bool(found.expected < 0)
-    (True, True)
-    """
-
-    X: np.ndarray = field(repr=False)
-    original: np.ndarray = field(repr=False)
-    objective: str
-    budget: float
-    steps: int
-    before: np.ndarray
-    after: np.ndarray
-    box: Box = field(repr=False)
-    flipped: np.ndarray | None = None
-    """Test side only: whose prediction changed."""
-
-    @property
-    def finding(self) -> str:
-        which = "training" if self.perturbed == "train" else "test"
-        return (
-            f"Moving {len(self):,} {which} points by at most {self.budget:g} should change the "
-            f"mean log-likelihood of the attacked predictions by {self.expected:.3g}."
-        )
-
-    def _columns(self) -> dict[str, Any]:
-        return {"before": self.before, "after": self.after}
-
-    @property
-    def delta(self) -> np.ndarray:
-        """The perturbation."""
-        return self.X - self.original
-
-    @property
-    def expected(self) -> float:
-        """First-order change of the mean log-likelihood of the attacked predictions."""
-        change = self.after - self.before
-        return float(change.sum() if self.perturbed == "train" else change.mean())
-
-    def apply(self, X: Any) -> Any:
-        """Return a copy of X with the perturbed rows in place."""
-        return with_rows(X, self.indices, self.X)
-
-    def random_copy(self, seed: int) -> np.ndarray:
-        """Return the rows moved as far in random directions, within the same box."""
-        signs = np.random.default_rng(seed).choice([-1.0, 1.0], size=self.original.shape)
-        return self.box.project(self.original + self.budget * signs)
-
-    @property
-    def _costs(self) -> np.ndarray:
-        return self.before - self.after
-
-    @property
-    def _what(self) -> str:
-        return f"{len(self)} training points moved by at most {self.budget:g}"
-
-    def _changed(self, X: Any, y: Any, seed: int | None) -> tuple[Any, Any]:
-        rows = self.X if seed is None else self.random_copy(seed).astype(self.X.dtype)
-        return with_rows(X, self.indices, rows), y
-
-
-@dataclass(frozen=True, kw_only=True, repr=False)
-class Relabelling(_Harm):
-    """Training rows and the wrong labels that would do most harm; nothing is changed.
-
-    Attributes
-    ----------
-    indices : int64 array
-        Rows of the training data, most harmful first.
-    given, labels : arrays
-        Their labels, and the wrong ones to give them.
-    effect : array
-        First-order change of the attacked predictions' mean log-likelihood by each.
-    """
-
-    given: np.ndarray
-    labels: np.ndarray
-    effect: np.ndarray
-    perturbed: str = "labels"
-    damping_rule: str = ""
-    every: tuple[np.ndarray, np.ndarray] = field(repr=False)
-    """For all training rows: the most harmful other label, and its effect."""
-
-    @property
-    def expected(self) -> float:
-        """First-order change of the attacked predictions' mean log-likelihood by all of them."""
-        return float(self.effect.sum())
-
-    @property
-    def finding(self) -> str:
-        return (
-            f"Giving {len(self):,} training rows wrong labels should change the mean "
-            f"log-likelihood of the attacked predictions by {self.expected:.3g}."
-        )
-
-    def _columns(self) -> dict[str, Any]:
-        return {"given": self.given, "label": self.labels, "effect": self.effect}
-
-    def weak_points(self) -> pd.DataFrame:
-        """Return all training rows by how much a wrong label of each would harm."""
-        labels, effect = self.every
-        order = np.argsort(effect, kind="stable")
-        return pd.DataFrame({"index": order, "label": labels[order], "reach": -effect[order]})
-
-    def apply(self, y: Any) -> np.ndarray:
-        """Return a copy of the labels with the wrong ones in place."""
-        return with_rows(y, self.indices, self.labels)
-
-    @property
-    def _costs(self) -> np.ndarray:
-        return -self.effect
-
-    @property
-    def _what(self) -> str:
-        return f"{len(self)} training rows with wrong labels"
-
-    def _changed(self, X: Any, y: Any, seed: int | None) -> tuple[Any, Any]:
-        if seed is None:
-            return X, self.apply(y)
-        rng, labels = np.random.default_rng(seed), np.asarray(y)
-        rows = rng.choice(len(labels), len(self), replace=False)
-        classes, codes = np.unique(labels, return_inverse=True)
-        other = (codes[rows] + rng.integers(1, len(classes), len(rows))) % len(classes)
-        return X, with_rows(labels, rows, classes[other])
+        return AttackCheck(pd.DataFrame(lines, columns=columns), self.finding)
 
 
 @dataclass(frozen=True)

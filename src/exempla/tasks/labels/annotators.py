@@ -13,7 +13,6 @@ consensus and calibrated to it, take the place of the class shares:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,7 +24,7 @@ from exempla.arrays import first_largest, is_sparse
 from exempla.data import n_rows
 from exempla.errors import ExemplaError
 from exempla.tasks.labels.crossfit import make_learner
-from exempla.tasks.labels.evidence import Evidence
+from exempla.tasks.labels.evidence import Evidence, log_probabilities
 from exempla.tasks.labels.problem import LabelProblem, LabelRequest, without_unsupervised_steps
 from exempla.tasks.labels.result import LabelFixes
 from exempla.tasks.labels.wrong import Z90, Assessment, fit_stack, likeliest_other
@@ -43,10 +42,8 @@ class Annotators:
 
     Attributes
     ----------
-    names : array
-        The annotators.
-    classes : array
-        The labels, in the order of the confusion matrices.
+    names, classes : array
+        The annotators, and the labels in the order of the confusion matrices.
     confusion : array of shape (annotators, classes, classes)
         P(the annotator votes j | the true label is c).
     accuracy : array of shape (annotators,)
@@ -55,16 +52,6 @@ class Annotators:
         Number of votes of each annotator.
     posterior : array of shape (rows, classes)
         P(the true label is c) of every row.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> truth = np.arange(200) % 2
-    >>> votes = np.tile(truth[:, None], (1, 3))
-    >>> votes[::4, 2] = 1 - votes[::4, 2]
-    >>> found = estimate_annotators(votes)
-    >>> found.accuracy.round(1).tolist()
-    [1.0, 1.0, 0.7]
     """
 
     names: np.ndarray
@@ -81,7 +68,6 @@ class Annotators:
 
     @property
     def consensus_codes(self) -> np.ndarray:
-        """The position of that label in `classes`."""
         return first_largest(np.log(np.maximum(self.posterior, 1e-300)))
 
     def to_frame(self) -> pd.DataFrame:
@@ -102,28 +88,21 @@ class Annotators:
 
 def is_votes(y: Any) -> bool:
     """Return True for a table of at least two columns in which some votes are missing."""
-    if isinstance(y, Sequence) and not isinstance(y, str):
-        widths = {len(row) if isinstance(row, list | tuple) else 0 for row in y}
-        if len(widths) != 1 or widths.pop() < 2:
-            return False
-    elif len(shape := getattr(y, "shape", ())) != 2 or shape[1] < 2 or is_sparse(y):
+    if is_sparse(y) or not hasattr(y, "__len__"):
         return False
-    return bool(_missing(np.asarray(y, dtype=object)).any())
+    try:
+        values = np.asarray(y, dtype=object)
+    except ValueError:  # lists of different lengths
+        return False
+    return values.ndim == 2 and values.shape[1] > 1 and bool(_missing(values).any())
 
 
 def estimate_annotators(
     votes: Any, log_prior: np.ndarray | None = None, names: Any = None
 ) -> Annotators:
-    """Estimate true labels and confusion matrices from votes alone, or with a prior per row.
+    """Estimate true labels and confusion matrices from votes (rows, annotators).
 
-    Parameters
-    ----------
-    votes : array of shape (rows, annotators)
-        Labels; NaN, None or −1 where an annotator did not vote.
-    log_prior : array of shape (rows, classes)
-        log q(c | x) by a model; class shares if not given (plain Dawid-Skene).
-    names : sequence
-        Names of the annotators.
+    `log_prior` is log q(c | x) by a model; without it class shares are used (plain Dawid-Skene).
     """
     codes, classes = _coded(votes)
     n, A = codes.shape
@@ -167,28 +146,18 @@ def fix_votes(asked: LabelRequest) -> LabelFixes:
     found = estimate_annotators(votes, names=names)
     majority = _majority(codes, found.posterior)
     if probabilities is not None:
-        log_q = np.log(np.clip(np.asarray(probabilities, dtype=float), 1e-12, 1.0))
-        if log_q.shape != (n, len(classes)):
-            raise ExemplaError(
-                f"probabilities have shape {log_q.shape}; give one for each of {n:,} rows and "
-                f"{len(classes):,} classes, in the order of the sorted classes."
-            )
+        log_q = log_probabilities(probabilities, (n, len(classes)))
         found = estimate_annotators(votes, log_q, names)
     elif model is not None:
         learner = make_learner(model, classes, asked.fit)
-        last, rows = without_unsupervised_steps(model, X, seed)
-        learner = replace(learner, model=last)
+        last, inputs = without_unsupervised_steps(model, X, seed)
         for step in range(_ROUNDS):
             consensus = found.consensus_codes
             if len(np.unique(consensus)) < len(classes):
                 break  # a class that no row has cannot be learned
-            problem = LabelProblem(rows, consensus, classes, n)
-            evidence = Evidence(learner, problem, seed=seed + step)
-            stack = fit_stack(evidence.views, evidence.columns, 0, seed)
-            log_q = np.full((n, len(classes)), -12.0)
-            part = stack.log_q(evidence.views.values(), evidence.columns)
-            np.put_along_axis(log_q, evidence.columns.codes.astype(np.int64), part, axis=1)
-            found = estimate_annotators(votes, log_q, names)
+            problem = LabelProblem(inputs, consensus, classes, n)
+            evidence = Evidence(replace(learner, model=last), problem, seed=seed + step)
+            found = estimate_annotators(votes, _calibrated(evidence), names)
     T, rows = found.posterior, np.arange(n)
     p = 1.0 - T[rows, majority]
     other = likeliest_other(np.log(np.maximum(T, 1e-300)), majority)
@@ -208,13 +177,21 @@ def fix_votes(asked: LabelRequest) -> LabelFixes:
         noise_identified=True,
     )
     order = judged.order[:k]
-    said = judged.listed(order, classes) | {"method": "votes"}
     return LabelFixes(
         selector="Dawid-Skene with the model as a voter",
         annotators=found,
-        **said,
+        **judged.listed(order, classes) | {"method": "votes"},
         **asked.fields(order, row_names, n, n),
     )
+
+
+def _calibrated(evidence: Evidence) -> np.ndarray:
+    """Return log q of every class by all predictions, calibrated to the consensus."""
+    views, columns = evidence.views, evidence.columns
+    log_q = np.full((len(columns.own), columns.n_classes), -12.0)
+    part = fit_stack(views, columns, 0, evidence.seed).log_q(views.values(), columns)
+    np.put_along_axis(log_q, columns.codes.astype(np.int64), part, axis=1)
+    return log_q
 
 
 def _majority(codes: np.ndarray, posterior: np.ndarray) -> np.ndarray:

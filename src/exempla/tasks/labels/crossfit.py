@@ -9,7 +9,7 @@ not grow with rows × classes. `Columns` records which classes these are.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Any
@@ -22,7 +22,7 @@ from exempla.errors import ExemplaError, UnsupportedModelError
 from exempla.oracles import make_oracle
 from exempla.progress import track
 from exempla.tasks.labels.problem import LabelProblem
-from exempla.tasks.retrain import Fit, check_fit, describe, error_line, refit
+from exempla.tasks.retrain import Fit, check_fit, describe, naming, refit
 
 FOLDS = 5
 MAX_CLASSES = 12
@@ -42,10 +42,7 @@ class Learner:
     fit: Fit | None = None
 
     def fitted(self, problem: LabelProblem, rows: np.ndarray, seed: int, quiet: bool = True) -> Any:
-        """The model fitted to these rows, or their log class shares if they have one class.
-
-        An estimator keeps the `random_state` its owner gave it.
-        """
+        """Return the model fitted to these rows, or their log class shares if they have one."""
         sizes = problem.class_sizes(rows)
         if np.count_nonzero(sizes) < 2:
             return np.log((sizes + 1.0) / (sizes + 1.0).sum())
@@ -80,17 +77,9 @@ def log_likelihoods(oracle: Any, X: Any, classes: np.ndarray) -> np.ndarray:
     ])  # fmt: skip
 
 
-@contextmanager
-def _predicting(fitted: Any, X: Any) -> Iterator[None]:
+def _predicting(fitted: Any, X: Any) -> AbstractContextManager[None]:
     """Say which model cannot predict what."""
-    try:
-        yield
-    except (ExemplaError, MemoryError):
-        raise
-    except Exception as error:  # the model may be the caller's own, and raise anything
-        raise ExemplaError(
-            f"the fitted {type(fitted).__name__} cannot predict {describe(X)}: {error_line(error)}"
-        ) from error
+    return naming(f"the fitted {type(fitted).__name__} cannot predict {describe(X)}:")
 
 
 def make_learner(model: Any, classes: np.ndarray, fit: Fit | None) -> Learner:
@@ -105,12 +94,7 @@ def make_learner(model: Any, classes: np.ndarray, fit: Fit | None) -> Learner:
 
 
 def stratified_folds(codes: np.ndarray, folds: int, rng: np.random.Generator) -> np.ndarray:
-    """Return a fold number for each row; every label is spread evenly over the folds.
-
-    >>> import numpy as np
-    >>> np.bincount(stratified_folds(np.repeat([0, 1], 10), 5, np.random.default_rng(0)))
-    array([4, 4, 4, 4, 4])
-    """
+    """Return a fold number for each row; every label is spread evenly over the folds."""
     shuffled = rng.permutation(len(codes))
     order = shuffled[np.argsort(codes[shuffled], kind="stable")]
     fold = np.empty(len(codes), dtype=np.int64)
@@ -118,33 +102,20 @@ def stratified_folds(codes: np.ndarray, folds: int, rng: np.random.Generator) ->
     return fold
 
 
-def group_folds(groups: np.ndarray, folds: int, rng: np.random.Generator) -> np.ndarray:
-    """Return a fold number for each row; rows of the same group share their fold.
-
-    >>> fold = group_folds(np.array([0, 0, 1, 1, 2]), 5, np.random.default_rng(0))
-    >>> bool(fold[0] == fold[1] and fold[2] == fold[3])
-    True
-    """
+def _group_folds(groups: np.ndarray, folds: int, rng: np.random.Generator) -> np.ndarray:
+    """Return a fold number for each row; rows of the same group share their fold."""
     members, place = np.unique(groups, return_inverse=True)
     return (rng.permutation(len(members)) % folds)[place]
 
 
 @dataclass(frozen=True)
 class Columns:
-    """The classes whose probabilities a view holds.
-
-    Attributes
-    ----------
-    codes : int array of shape (rows, columns)
-        The class of each column, row by row.
-    own : int array of shape (rows,)
-        The column that holds the given label.
-    n_classes : int
-        The number of classes in all.
-    """
+    """The classes whose probabilities a view holds."""
 
     codes: np.ndarray
+    """(rows, columns): the class of each column, row by row."""
     own: np.ndarray
+    """(rows,): the column that holds the given label."""
     n_classes: int
 
     @classmethod
@@ -205,20 +176,15 @@ def out_of_fold(
     """Return log p(c | x) of every row by a model fitted to the other folds, and its columns.
 
     Training and curated rows share the folds. Rows of one group (`problem.groups`) stay together.
-
-    Parameters
-    ----------
-    learn_from : bool array
-        The rows a model may learn from; all rows are predicted. All rows by default.
-    columns : Columns
-        The classes to keep; by default they are chosen by these predictions.
+    Models learn from the rows of the mask `learn_from`; all rows are predicted. Without `columns`
+    the classes to keep are chosen by these predictions.
     """
     allowed = np.ones(len(problem), dtype=bool) if learn_from is None else learn_from
     rng, size = np.random.default_rng(seed), max(1, BLOCK_BYTES // (8 * len(problem.classes)))
     fold = (
         stratified_folds(problem.codes, FOLDS, rng)
         if problem.groups is None
-        else group_folds(problem.groups, FOLDS, rng)
+        else _group_folds(problem.groups, FOLDS, rng)
     )
 
     def blocks() -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -238,26 +204,18 @@ def view_bytes(rows: int, n_classes: int, views: int = 6) -> float:
 
 
 def with_regularisation(learner: Learner, factor: float) -> Learner | None:
-    """Return the learner with its C multiplied (its alpha divided) by a factor.
-
-    Returns None for a model that has no such parameter, or that does not use it.
-
-    >>> from sklearn.linear_model import LogisticRegression
-    >>> learner = Learner(LogisticRegression(C=2.0), np.array([0, 1]))
-    >>> with_regularisation(learner, 0.1).model
-    LogisticRegression(C=0.2)
-    """
+    """Return the learner with its C multiplied (its alpha divided) by a factor; None if the model
+    has no such parameter or does not use it."""
     model = learner.model
     if learner.fit is not None or not hasattr(model, "get_params"):
         return None
     steps = getattr(model, "steps", None)
     prefix = f"{steps[-1][0]}__" if steps else ""
     parameters = model.get_params()
-    if f"{prefix}penalty" in parameters and parameters[f"{prefix}penalty"] is None:
-        return None
     for name, power in (("C", 1.0), ("alpha", -1.0)):
         value = parameters.get(prefix + name)
-        if isinstance(value, Real) and 0 < float(value) < np.inf:
+        used = parameters.get(f"{prefix}penalty", "") is not None
+        if used and isinstance(value, Real) and 0 < float(value) < np.inf:
             copy: Any = clone(model)
             return replace(learner, model=copy.set_params(**{prefix + name: value * factor**power}))
     return None

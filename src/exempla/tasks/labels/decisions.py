@@ -20,7 +20,6 @@ the order and gains weight with the number of decisions.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from itertools import product
 from typing import NamedTuple
 
@@ -38,26 +37,13 @@ _ISOTONIC_FROM, _ISOTONIC_HALF = 30, 100
 _EDGE = 1e-7
 
 
-@dataclass(frozen=True)
-class Stated:
-    """What an analysis said about n rows: probabilities, labels, and further evidence (n × e).
-
-    >>> import numpy as np
-    >>> Stated(np.array([0.2, 0.9]), ["ham", "ham"], ["spam", "spam"]).evidence.shape
-    (2, 0)
-    """
+class Stated(NamedTuple):
+    """What an analysis said about n rows: probabilities, labels, and one more number each."""
 
     probabilities: np.ndarray
     given: Sequence[str]
     suggested: Sequence[str]
-    evidence: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))
-
-    def __post_init__(self) -> None:
-        p = np.asarray(self.probabilities, dtype=float)
-        object.__setattr__(self, "probabilities", p)
-        evidence = np.asarray(self.evidence, dtype=float)
-        columns = evidence.size // p.size if p.size else 0
-        object.__setattr__(self, "evidence", evidence.reshape(p.size, columns))
+    evidence: np.ndarray | None = None
 
 
 class Learned(NamedTuple):
@@ -70,14 +56,6 @@ def learn(stated: Stated, decided: np.ndarray, wrong: np.ndarray) -> Learned:
     """Re-fit every probability to what was decided.
 
     `decided` are positions in `stated`, `wrong[j]` whether row `decided[j]` was found wrong.
-
-    >>> import numpy as np
-    >>> stated = Stated(np.full(300, 0.1), ["ham"] * 300, ["spam"] * 300)
-    >>> learn(stated, np.array([], int), np.array([])).probabilities[0].round(3)
-    np.float64(0.1)
-    >>> after = learn(stated, np.arange(60), np.ones(60))  # all of them were wrong
-    >>> bool(after.probabilities[200] > 0.9)
-    True
     """
     decided, y = np.asarray(decided, dtype=int), np.asarray(wrong, dtype=float)
     p, given = stated.probabilities, [str(name) for name in stated.given]
@@ -86,8 +64,10 @@ def learn(stated: Stated, decided: np.ndarray, wrong: np.ndarray) -> Learned:
         (np.ones((p.size, 1)), _INTERCEPT_SD),
         (logit(np.clip(p, _EDGE, 1 - _EDGE))[:, None], _SLOPE_SD),
         (_bumps(p), _BUMP_SD),
-        (_standardised(stated.evidence), _EVIDENCE_SD),
     ]
+    if stated.evidence is not None and p.size:
+        off = stated.evidence - np.mean(stated.evidence)
+        parts.append(((off / max(float(np.std(off)), 1e-9))[:, None], _EVIDENCE_SD))
     classes, pairs = _indicators(given, decided), _indicators(pairs, decided)
     design = np.hstack([*(columns for columns, _ in parts), classes, pairs])
     sds = np.concatenate([np.full(columns.shape[1], sd) for columns, sd in parts])
@@ -115,27 +95,13 @@ def count_by_sample(n: int, m: int, wrong: int) -> tuple[float, tuple[float, flo
     """Return the expected number of wrong ones among n labels and its 90 % interval.
 
     `wrong` of m others, drawn at random, were wrong.
-
-    >>> count_by_sample(1000, 50, 5)[0].round()
-    np.float64(108.0)
     """
     count = betabinom(n, wrong + 0.5, m - wrong + 0.5)
     return count.mean(), (float(count.ppf(0.05)), float(count.ppf(0.95)))
 
 
-def _standardised(evidence: np.ndarray) -> np.ndarray:
-    if not evidence.size:
-        return evidence
-    spread = evidence.std(axis=0)
-    return (evidence - evidence.mean(axis=0)) / np.where(spread > 1e-9, spread, 1.0)
-
-
 def _bumps(p: np.ndarray) -> np.ndarray:
-    """Bell curves along the rank of p (its log-odds of being reached), as wide as they are apart.
-
-    Along the rank and not along p: where all is stated to be as good as certain, the order still
-    says something.
-    """
+    """Bell curves along the log-odds of p's rank, as wide as they are apart."""
     if not p.size:
         return np.zeros((0, _BUMPS))
     rank = np.searchsorted(np.sort(p), p, side="left") + np.searchsorted(np.sort(p), p, "right")
@@ -179,8 +145,7 @@ def _isotonic(odds: np.ndarray, y: np.ndarray, fitted: np.ndarray, at: np.ndarra
     """A rising step function through the decisions, interpolated between the blocks.
 
     Each decision counts with one tenth of what the logistic fit says, so that no block of a few
-    says 0 or 1. Blocks meet in the middle of their ranges, so no two rows are tied that the fit
-    distinguishes.
+    says 0 or 1. No two rows are tied that the fit distinguishes.
     """
     order = np.argsort(odds, kind="stable")
     steps = isotonic_regression((y[order] + 0.1 * fitted[order]) / 1.1)

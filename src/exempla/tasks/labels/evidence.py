@@ -11,7 +11,6 @@ snapshots, is evidence too: right labels are learned early, wrong ones late.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
@@ -23,7 +22,7 @@ import numpy as np
 from exempla.arrays import first_largest
 from exempla.data import take_rows
 from exempla.errors import ExemplaError, ExemplaWarning, UnsupportedModelError
-from exempla.kernel.sketch import DUAL_LIMIT, PRIMAL_LIMIT, auto_width
+from exempla.kernel.sketch import auto_width
 from exempla.oracles import make_oracle, make_oracles, with_runs
 from exempla.progress import track
 from exempla.tasks.labels.crossfit import (
@@ -51,8 +50,7 @@ _REGULARISATION = {"stronger regularisation": 0.1, "weaker regularisation": 10.0
 _MAX_FISHER_CLASSES = 1000
 """With more classes, contradicting examples are the nearest rows of another label."""
 LIGHT = 128
-"""Directions in which contradicting examples are looked for: enough to tell kin from others, where
-all would take longer than every training together."""
+"""Directions in which contradicting examples are looked for."""
 
 
 def recorded_margins(model: Any, run: Any, X: Any, classes: np.ndarray, codes: Any) -> np.ndarray:
@@ -87,10 +85,9 @@ class Evidence:
         recorded: tuple[Any, Any] | None = None,
     ) -> None:
         self.learner, self.problem = learner, problem
+        # the problem may hold what steps of a Pipeline made of X as the caller gave it
         self.rows_as_given = problem.X if as_given is None else as_given
-        """X as the caller gave it, where the problem holds what steps of a Pipeline made of it."""
-        self.recorded = recorded
-        """The model whose training was recorded, and the folder of the run."""
+        self.recorded = recorded  # the model whose training was recorded, and the run's folder
         self.seed, self.sketch, self.store = seed, sketch, store
         self.trusted = len(problem.curated) > 0
         rng = np.random.default_rng(seed)
@@ -100,12 +97,10 @@ class Evidence:
             self.calibration_rows = np.sort(rng.choice(problem.n_train, count, replace=False))
         C, m = len(problem.classes), len(self.calibration_rows)
         own = problem.codes[self.calibration_rows]
+        # two versions of each, (m, 2): under the given label and under a wrong one
         self.calibration_codes = np.stack([own, (own + rng.integers(1, C, m)) % C], axis=1)
-        """(m, 2): the given label and a wrong one."""
         self.wrong = np.tile([False, True], m)
-        """Of the calibration rows' versions, two each: those under the wrong label."""
-        self.as_given = problem.n_train + 2 * np.arange(m)
-        """Positions of their versions under the given label, after the training rows."""
+        self.as_given = problem.n_train + 2 * np.arange(m)  # the former, after the training rows
 
     # ---- predictions: log p(c | x) of every row, (n + m, columns)
 
@@ -123,10 +118,8 @@ class Evidence:
         """The classes that predictions are kept of."""
         return self._first_draw[1]
 
-    def out_of_fold(
-        self, problem: LabelProblem, seed: int, **options: Any
-    ) -> tuple[np.ndarray, Columns]:
-        """By models of the other folds; see `crossfit.out_of_fold`."""
+    def out_of_fold(self, problem: LabelProblem, seed: int, **options: Any) -> Any:
+        """Return predictions by models of the other folds; see `crossfit.out_of_fold`."""
         return out_of_fold(self.learner, problem, seed, **options)
 
     @cached_property
@@ -141,17 +134,15 @@ class Evidence:
         for place, (name, factor) in enumerate(_REGULARISATION.items()):
             other = with_regularisation(self.learner, factor)
             if other is not None and size <= _MAX_VARIED:
-                views[name] = out_of_fold(
-                    other, problem, seed + 303 + place, columns=columns, what=name
-                )[0]
+                options: Any = {"columns": columns, "what": name}
+                views[name] = out_of_fold(other, problem, seed + 303 + place, **options)[0]
         if self.neighbours is not None:
             views["nearest rows"] = self.neighbours.log_votes(problem.codes, columns)
         if self.trusted:
-            trusted = np.isin(np.arange(len(problem)), problem.curated)
             name = "models of the trusted rows alone"
-            views[name] = self.out_of_fold(
-                problem, seed + 404, learn_from=trusted, columns=columns, what=name
-            )[0]
+            trusted = np.arange(len(problem)) >= problem.n_train
+            options = {"learn_from": trusted, "columns": columns, "what": name}
+            views[name] = self.out_of_fold(problem, seed + 404, **options)[0]
         return views
 
     def assess(self, original: np.ndarray | None = None) -> Assessment:
@@ -205,8 +196,7 @@ class Evidence:
 
     @cached_property
     def last_step(self) -> tuple[Any, LabelProblem]:
-        """The last step of a Pipeline, and the rows as it sees them: the steps before it, which for
-        text are most of the work, run once. Of any other model itself, and the rows as given."""
+        """The last step of a Pipeline, or another model itself, and the rows as it sees them."""
         inner = getattr(self.model, "best_estimator_", self.model)
         if hasattr(inner, "steps") and len(inner.steps) > 1:
             with suppress(Exception):  # the caller's own steps may raise anything; then as a whole
@@ -223,16 +213,13 @@ class Evidence:
             oracle.read((problem.inputs(few), problem.labels(few)), role="train")
         except (RuntimeError, TypeError, ValueError):  # reported where the model is needed
             return 0
-        size, n = oracle.n_parameters, problem.n_train  # known once it has read some rows
-        if isinstance(self.sketch, int):
-            return min(size, self.sketch)
-        if n <= DUAL_LIMIT:
-            return min(size, n)
-        return size if size <= PRIMAL_LIMIT else auto_width(n)
+        n = problem.n_train
+        widest = self.sketch if isinstance(self.sketch, int) else auto_width(n)
+        return min(oracle.n_parameters, n, widest)  # known once it has read some rows
 
     @cached_property
     def view(self) -> FisherView | None:
-        """The versions in Fisher space; None, and said, if the model has no score."""
+        """The versions in Fisher space; None, with a warning, if the model has no score."""
         return self._view(self.sketch)
 
     @cached_property
@@ -245,12 +232,10 @@ class Evidence:
     def _view(self, sketch: str | int) -> FisherView | None:
         if len(self.problem.classes) > _MAX_FISHER_CLASSES:
             return None
-        rows, codes = self.calibration_rows, self.calibration_codes
-        last, problem = self.last_step
+        versions = self.calibration_rows, self.calibration_codes
+        chosen: Any = {"sketch": sketch, "seed": self.seed, "store": self.store}
         try:
-            return view_versions(
-                last, problem, rows, codes, sketch=sketch, seed=self.seed, store=self.store
-            )
+            return view_versions(*self.last_step, *versions, **chosen)
         except UnsupportedModelError as error:
             warnings.warn(
                 f"the Fisher evidence is left out, only predictions are weighed: {error}",
@@ -275,20 +260,26 @@ class Evidence:
 def assess_predictions(probabilities: Any, problem: LabelProblem) -> Assessment:
     """Return the assessment by probabilities of every class that the caller computed."""
     n, C = len(problem), len(problem.classes)
-    shape = tuple(getattr(probabilities, "shape", ()))
-    if shape != (n, C):
-        raise ExemplaError(
-            f"probabilities have shape {shape}; give one for each of {n:,} labels and {C:,} "
-            "classes, in the order of the sorted classes."
-        )
     size = max(1, BLOCK_BYTES // (8 * C))
-
-    def blocks() -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        for rows in np.split(np.arange(n), np.arange(size, n, size)):
-            p = np.asarray(probabilities[rows[0] : rows[-1] + 1], dtype=np.float64)
-            if not np.isfinite(p).all() or p.min() < 0 or p.max() > 1 + 1e-6:
-                raise ExemplaError("probabilities must be numbers from 0 to 1; check your model.")
-            yield rows, np.log(np.clip(p, 1e-12, 1.0))
-
-    view, columns = gathered(blocks(), problem.codes, C)
+    blocks = (
+        (rows, log_probabilities(probabilities, (n, C), slice(rows[0], rows[-1] + 1)))
+        for rows in np.split(np.arange(n), np.arange(size, n, size))
+    )
+    view, columns = gathered(blocks, problem.codes, C)
     return assess({"your probabilities": view}, columns, n)
+
+
+def log_probabilities(
+    probabilities: Any, wanted: tuple[int, int], rows: slice = slice(None)
+) -> np.ndarray:
+    """Return logs of the caller's probabilities, of some rows or all, once checked."""
+    shape = np.shape(probabilities)
+    if shape != wanted:
+        raise ExemplaError(
+            f"probabilities have shape {shape}; give one for each of {wanted[0]:,} labels and "
+            f"{wanted[1]:,} classes, in the order of the sorted classes."
+        )
+    p = np.asarray(probabilities[rows], dtype=np.float64)
+    if not np.isfinite(p).all() or p.min() < 0 or p.max() > 1 + 1e-6:
+        raise ExemplaError("probabilities must be numbers from 0 to 1; check your model.")
+    return np.log(np.clip(p, 1e-12, 1.0))

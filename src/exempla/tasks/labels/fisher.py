@@ -25,14 +25,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from sklearn.metrics import roc_auc_score
 
-from exempla.arrays import TIE, as_like, concatenate, is_sparse, levels, row_squares, to_numpy
+from exempla.arrays import (
+    TIE,
+    as_like,
+    concatenate,
+    is_sparse,
+    is_tensor,
+    levels,
+    row_squares,
+    to_numpy,
+)
 from exempla.errors import ExemplaError, ExemplaWarning
-from exempla.kernel.damping import check_damping, resolve_damping
-from exempla.kernel.embed import Embedding, embed_models, embed_training_set, unit_rows
+from exempla.kernel.damping import resolve_damping
+from exempla.kernel.embed import Embedding, embed_models, unit_rows
 from exempla.oracles import make_oracle
 from exempla.results import Selection
 from exempla.selection import SBQ, select
-from exempla.store import StoredRows
 from exempla.tasks.labels.problem import LabelProblem
 
 if TYPE_CHECKING:
@@ -50,23 +58,22 @@ class FisherView:
     embedding: Embedding
     rows: np.ndarray
     """Positions in the problem, one per version: training rows, then calibration rows, two each."""
-    signs: np.ndarray
-    """+1, or −1 where the stored score is that of the other of two labels."""
-    lengths: np.ndarray
-    """Length of each version's own score; the stored ones have length one."""
-    scores: Any
+    more: Any
+    """Scores of the calibration rows' versions, of length one."""
     outside: np.ndarray
+    """Squared length of these outside the sketch."""
 
     def unit(self, versions: np.ndarray, damping: float) -> np.ndarray:
-        """Whitened unit rows of some versions."""
-        e = self.embedding
-        beyond = None
-        if e.sketch.residual_penalty is not None:
-            beyond = self.outside[versions] * e.metric.residual_inverse(
-                e.sketch.residual_penalty, damping
-            )
-        unit = unit_rows(e.metric.whiten(self.scores[versions], damping), beyond)
-        return to_numpy(unit) * self.signs[versions, None]
+        """Return whitened unit rows of some versions, training rows first."""
+        e, n = self.embedding, len(self.rows) - len(self.outside)
+        train, more = versions[versions < n], versions[versions >= n] - n
+        given = _of_length_one(e.rows[train], np.zeros(len(train)))[0]
+        beyond, penalty = None, e.sketch.residual_penalty
+        if penalty is not None:
+            beyond = np.concatenate([np.zeros(len(train)), self.outside[more]])
+            beyond *= e.metric.residual_inverse(penalty, damping)
+        rows = concatenate([given, self.more[more]])
+        return to_numpy(unit_rows(e.metric.whiten(rows, damping), beyond))
 
     def damping(self, multiple: float = LABEL_DAMPING) -> float:
         """Return a multiple of the mean energy of one Fisher row."""
@@ -97,7 +104,7 @@ def view_versions(
     seed: int,
     store: Path | None = None,
 ) -> FisherView:
-    """Embed the training rows as given, and any calibration rows, each under its codes (m, v).
+    """Embed the training rows as given, and any calibration rows, each under its two codes (m, 2).
 
     `model` is fitted to the training rows alone. With two classes the scores of a row under both
     labels point in exactly opposite directions; the longer one gives the direction of both. The
@@ -109,70 +116,33 @@ def view_versions(
         data = (*data, problem.weights_of(train))
     # both kinds of rows by the same score, or their cosines could not be compared
     oracle = make_oracle(model).by_prediction()
-    chosen: Any = {"fisher": "true", "sketch": sketch, "seed": seed}
-    if store is None:
-        embedding = embed_training_set(oracle, data, **chosen)
-        given, lengths = _unit_length(embedding.rows, np.zeros(len(train)))
-    else:
-        embedding = embed_models(
-            [model], [oracle], [oracle.read(data, role="train")], data, store=store, **chosen
-        )[0]
-        given, lengths = None, np.sqrt(embedding.rows.squares())
-    repeated = np.repeat(calibration, codes.shape[1])
+    embedding = embed_models(
+        [model], [oracle], [oracle.read(data, role="train")], data,
+        fisher="true", sketch=sketch, seed=seed, store=store,
+    )[0]  # fmt: skip
+    repeated = np.repeat(calibration, 2)
     versions = (problem.inputs(repeated), problem.classes[codes.ravel()])
     rows, outside = embedding.embed(embedding.oracle.read(versions, role="test"), "true")
-    more, more_lengths = _unit_length(rows, outside)
-    outside = outside / np.where(more_lengths > 0, more_lengths, 1.0) ** 2
-    source, signs = np.arange(len(repeated)), np.ones(len(repeated))
+    more, lengths = _of_length_one(rows, outside)
+    outside = outside / np.where(lengths > 0, lengths, 1.0) ** 2
     if len(problem.classes) == 2:
-        longer = 2 * (source // 2) + np.repeat(np.argmax(more_lengths.reshape(-1, 2), 1), 2)
-        source, signs = longer, np.where(source == longer, 1.0, -1.0)
-    more = _in_single(more)[source]
-    if given is None:
-        scores = _StoredVersions(embedding.rows, lengths, to_numpy(more))
-    else:
-        scores = concatenate([_in_single(given), more])
-    return FisherView(
-        embedding,
-        rows=np.concatenate([train, repeated]),
-        signs=np.concatenate([np.ones(len(train)), signs]),
-        lengths=np.concatenate([lengths, more_lengths]),
-        scores=scores,
-        outside=np.concatenate([np.zeros(len(train)), outside[source]]),
-    )
+        place = np.arange(len(repeated))
+        longer = 2 * (place // 2) + np.repeat(np.argmax(lengths.reshape(-1, 2), 1), 2)
+        signs = as_like(np.where(place == longer, 1.0, -1.0), more)
+        more, outside = more[longer] * signs[:, None], outside[longer]
+    if not is_tensor(embedding.rows):  # rows in a store are NumPy's
+        more = to_numpy(more)
+    return FisherView(embedding, np.concatenate([train, repeated]), more, outside)
 
 
-@dataclass(frozen=True)
-class _StoredVersions:
-    """Unit rows of training examples whose scores are on disk, then of versions in memory."""
-
-    stored: StoredRows
-    lengths: np.ndarray
-    more: np.ndarray
-
-    def __getitem__(self, versions: np.ndarray) -> np.ndarray:
-        versions, n = np.asarray(versions), len(self.stored)
-        first = versions < n
-        out = np.empty((len(versions), self.stored.shape[1]), np.float32)
-        length = self.lengths[versions[first]]
-        out[first] = self.stored[versions[first]] / np.where(length > 0, length, 1.0)[:, None]
-        if not first.all():
-            out[~first] = self.more[versions[~first] - n]
-        return out
-
-
-def _unit_length(rows: Any, outside: np.ndarray) -> tuple[Any, np.ndarray]:
-    """Rows of length one (before whitening), and the lengths they had.
+def _of_length_one(rows: Any, outside: np.ndarray) -> tuple[Any, np.ndarray]:
+    """Return rows of length one (before whitening) in float32, and the lengths they had.
 
     Scores of labels the model is sure of are tiny, down to 1e-40: float32 would lose them.
     """
     norm = np.sqrt(row_squares(rows).astype(np.float64) + outside)
-    return rows / as_like(np.where(norm > 0, norm, 1.0), rows)[:, None], norm
-
-
-def _in_single(rows: Any) -> Any:
-    """Cosines need no more than float32, and half the time goes into whitening."""
-    return rows.astype(np.float32) if isinstance(rows, np.ndarray) else rows.float()
+    unit = rows / as_like(np.where(norm > 0, norm, 1.0), rows)[:, None]
+    return unit.astype(np.float32) if isinstance(unit, np.ndarray) else unit.float(), norm
 
 
 MULTIPLES = (3.0, 10.0, 30.0, 100.0)
@@ -184,13 +154,12 @@ _NOISE = 1.0
 
 
 def rank_by_sbq(
-    evidence: Evidence, k: int | None, noise: float, damping: str | float | None
+    evidence: Evidence, k: int | None, noise: float, damping: str | float
 ) -> tuple[np.ndarray, dict[str, Any]]:
     """Return the first k training rows picked by SBQ, others by z, and fields of `LabelFixes`.
 
-    `damping` is a number, a rule's name, or "auto" (None is its old spelling): chosen from data.
+    `damping` is a number, a rule's name, or "auto": chosen from data.
     """
-    wanted = check_damping("auto" if damping is None else damping)
     view = evidence.view
     if view is None:
         raise ExemplaError(
@@ -198,10 +167,10 @@ def rank_by_sbq(
             "or a model exempla can explain, such as LogisticRegression."
         )
     n, embedding = evidence.problem.n_train, view.embedding
-    if wanted == "auto":
+    if damping == "auto":
         value, rule = _choose_damping(evidence, view)
     else:
-        chosen = resolve_damping(wanted, embedding.evidence, embedding.metric.name)
+        chosen = resolve_damping(damping, embedding.evidence, embedding.metric.name)
         value, rule = chosen.value, chosen.rule
     unit = view.unit(np.arange(len(view.rows)), value)
     mu = unit[evidence.reference].mean(0)
@@ -249,12 +218,7 @@ def _choose_damping(evidence: Evidence, view: FisherView) -> tuple[float, str]:
 
 
 def separation(right: np.ndarray, wrong: np.ndarray) -> float:
-    """AUC: how often a wrong version looks more suspicious than a right one.
-
-    >>> import numpy as np
-    >>> separation(np.array([0.0, 1.0]), np.array([2.0, 0.5]))
-    0.75
-    """
+    """AUC: how often a wrong version looks more suspicious than a right one."""
     both = np.concatenate([right, wrong])
     ranked = levels(both, scale=float(np.abs(both).max()))
     return float(roc_auc_score(np.repeat([0, 1], [len(right), len(wrong)]), ranked))
@@ -279,10 +243,7 @@ class _Contradiction:
 
 
 class ContradictingExamples:
-    """A `_Contradiction` for each suspect by rank, worked out when looked at.
-
-    `[0]` belongs to the most suspicious row.
-    """
+    """A `_Contradiction` for each suspect by rank, computed when accessed."""
 
     def __init__(self, evidence: Evidence, suspects: np.ndarray, count: int = 5) -> None:
         self._evidence, self._suspects, self._count = evidence, suspects, count
@@ -292,7 +253,7 @@ class ContradictingExamples:
         return len(self._suspects)
 
     def __repr__(self) -> str:
-        return f"<examples that contradict {len(self)} suspects, worked out when looked at>"
+        return f"<examples that contradict {len(self)} suspects, computed when accessed>"
 
     def __getitem__(self, rank: int) -> _Contradiction:
         if not -len(self) <= rank < len(self):
@@ -302,12 +263,10 @@ class ContradictingExamples:
         known = evidence.calibration_rows if view is None else view.rows[evidence.reference]
         others = (known != row) & (problem.codes[known] != problem.codes[row])
         found, weights = np.array([], dtype=np.int64), np.array([])
-        if others.any():
-            found, weights = (
-                self._most_alike(row, known[others])
-                if view is None
-                else self._chosen(row, others, view)
-            )
+        if others.any() and view is not None:
+            found, weights = self._chosen(row, others, view)
+        elif others.any() and evidence.comparable is not None:
+            found, weights = self._most_alike(row, known[others])
         positions = known[others][found]
         return _Contradiction(
             row=row,
@@ -320,8 +279,6 @@ class ContradictingExamples:
     def _most_alike(self, row: int, others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """For a model without scores: the rows with the largest cosine."""
         Z = self._evidence.comparable
-        if Z is None:
-            return np.array([], dtype=np.int64), np.array([])
         cosine = Z[others] @ Z[[row]].T
         cosine = np.asarray(cosine.todense() if is_sparse(cosine) else cosine).ravel()
         best = np.argsort(-levels(cosine, 1.0), kind="stable")[: self._count]

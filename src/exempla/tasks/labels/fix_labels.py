@@ -11,24 +11,12 @@ The files of this package, in the order in which they build on each other:
     evidence     all predictions about one problem
     parts, regression, annotators      the other kinds of labels
     result       `LabelFixes`
-
-Memory forecast. N rows in all, n of them for training, m calibration rows; c classes kept per row;
-x bytes per row of X and p numbers per score. Bytes per row:
-
-    rows         x if curated rows are stacked below the others, 8 codes
-    scores       12p + 52                scores in float64, and unit rows in float32
-    views        6 × 8c                  one per kind of prediction
-    stack        5 × 8c                  the likelihood's arrays and gradients
-    neighbours   12 × 10, and x          ten per row, found among unit rows
-
-While models are trained, one fold's part of X and its fit come on top. Scoring takes three arrays
-of N × p. Cosines are computed in blocks of BLOCK × m. SBQ takes unit rows in float64 and, for k
-picks, 60k² + 24kp bytes for them and their Gram matrix.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -37,7 +25,7 @@ from sklearn.base import is_regressor
 
 from exempla.arrays import is_sparse, nbytes_of
 from exempla.checks import check_choice, check_flag, check_folder, check_seed
-from exempla.data import plain_labels
+from exempla.data import n_rows, plain_labels
 from exempla.errors import ExemplaError
 from exempla.kernel.damping import check_damping
 from exempla.kernel.sketch import check_sketch
@@ -45,9 +33,9 @@ from exempla.memory import announce
 from exempla.progress import showing
 from exempla.selection.selectors import check_noise
 from exempla.tasks.labels.annotators import fix_votes, is_votes
-from exempla.tasks.labels.crossfit import FOLDS, MAX_CLASSES, make_learner
+from exempla.tasks.labels.crossfit import MAX_CLASSES, make_learner
 from exempla.tasks.labels.evidence import LIGHT, Evidence, assess_predictions
-from exempla.tasks.labels.fisher import BLOCK, MOST_PICKS, ContradictingExamples, rank_by_sbq
+from exempla.tasks.labels.fisher import MOST_PICKS, ContradictingExamples, rank_by_sbq
 from exempla.tasks.labels.parts import fix_label_sets, fix_token_labels
 from exempla.tasks.labels.problem import LabelRequest, read_problem, without_unsupervised_steps
 from exempla.tasks.labels.regression import fix_numbers
@@ -181,18 +169,7 @@ def fix_labels(
 
 
 def job_of(model: Any, train: Any, task: str = "auto") -> str:
-    """Return the task, as given or as the data show it.
-
-    >>> from sklearn.linear_model import LogisticRegression, Ridge
-    >>> job_of(Ridge(), ([[1.0]], [2.5])), job_of(LogisticRegression(), ([[1.0]], ["a"]))
-    ('regression', 'classes')
-    >>> job_of(LogisticRegression(), ([["Ada", "came"]], [["PER", "O"]]))
-    'tokens'
-    >>> job_of(LogisticRegression(), ([[1.0], [2.0]], [[0, 1], [1, 1]]))
-    'multi-label'
-    >>> job_of(LogisticRegression(), ([[1.0], [2.0]], [["a", None], ["b", "b"]]))
-    'votes'
-    """
+    """Return the task, as given or as the data show it."""
     if task != "auto":
         return task
     if not isinstance(train, tuple) or len(train) < 2 or train[1] is None:
@@ -202,18 +179,16 @@ def job_of(model: Any, train: Any, task: str = "auto") -> str:
         return "tokens"
     if _is_indicator(y):
         return "multi-label"
-    if _predicts_numbers(model):
-        return "regression"
+    with suppress(AttributeError, TypeError):  # not an estimator, or a class
+        if is_regressor(model):
+            return "regression"
     return "votes" if is_votes(y) else "classes"
 
 
 def _is_token_lists(X: Any, y: Any) -> bool:
     """Return True if rows are lists of words with as many labels; the first few decide."""
-    if hasattr(X, "shape") or not isinstance(X, Sequence) or isinstance(X, str) or not len(X):
-        return False
-    if not hasattr(y, "__len__") or not hasattr(y, "__getitem__") or isinstance(y, str | dict):
-        return False
-    if len(X) != len(y) or hasattr(y, "iloc"):
+    lists = isinstance(X, list | tuple) and isinstance(y, list | tuple | np.ndarray)
+    if not lists or len(X) != len(y) or not len(X):
         return False
     pairs = zip(X[:5], y[:5], strict=True)
     return all(_listed(words) and _listed(labels) and all(isinstance(w, str) for w in words)
@@ -227,20 +202,12 @@ def _is_indicator(y: Any) -> bool:
     except (ExemplaError, TypeError, ValueError):  # reported where labels are read
         return False
     shape = y.shape if is_sparse(y) else values.shape
-    if len(shape) != 2 or shape[1] < 2 or values.dtype.kind not in "biuf":
-        return False
-    return bool(np.isin(values, (0, 1)).all())
+    table = len(shape) == 2 and shape[1] > 1 and values.dtype.kind in "biuf"
+    return table and bool(np.isin(values, (0, 1)).all())
 
 
 def _listed(value: Any) -> bool:
-    return isinstance(value, list | tuple) or (hasattr(value, "ndim") and value.ndim == 1)
-
-
-def _predicts_numbers(model: Any) -> bool:
-    try:
-        return is_regressor(model)
-    except (AttributeError, TypeError):  # not an estimator, or a class
-        return False
+    return isinstance(value, list | tuple) or getattr(value, "ndim", 0) == 1
 
 
 def gather(
@@ -257,7 +224,7 @@ def gather(
     """Return the checked problem, ready to collect evidence; methods and baselines can share it."""
     problem, seed = read_problem(train, curated), check_seed(seed)
     if model is None and len(problem.classes) >= MANY_CLASSES:
-        model = SoftmaxRegression(random_state=seed)
+        model = SoftmaxRegression(seed)
     learner = make_learner(model, problem.classes, fit)
     last, rows = without_unsupervised_steps(model, problem.X, seed)
     return Evidence(
@@ -283,7 +250,7 @@ def fix_labels_from(
 ) -> LabelFixes:
     """Return `fix_labels` of evidence that has been gathered already."""
     check_choice("method", method, _METHODS)
-    check_damping("auto" if damping is None else damping)
+    damping = check_damping("auto" if damping is None else damping)
     check_noise(noise)
     problem, n = evidence.problem, evidence.problem.n_train
     asked = LabelRequest(None, None, None, k, None, evidence.seed, ids, None)
@@ -300,31 +267,27 @@ def fix_labels_from(
             order = found.order[:k]
             seen = _beside_the_order(evidence, found.probabilities, order)
         conflicts = tuple(evidence.conflicts)
-    trusted = len(problem.curated)
     return LabelFixes(
         conflicts=conflicts,
         contradicting=ContradictingExamples(evidence, order),
-        **asked.fields(order, names, n, n, trusted),
+        **asked.fields(order, names, n, n, len(problem.curated)),
         **found.listed(order, problem.classes) | seen,
     )
 
 
 def _beside_the_order(evidence: Evidence, p: np.ndarray, order: np.ndarray) -> dict[str, Any]:
     """Return what the listed rows hold of the errors, and how they lie in Fisher space."""
-    listed, total, view = p[order], float(p.sum()), evidence.light_view
-    seen: dict[str, Any] = {
-        "explained": float(listed.sum()) / total if total > 0 else 0.0,
-        "variance": float(np.sum(listed * (1 - listed))),
-    }
-    if view is None:
-        return seen
-    damping = view.damping()
-    return seen | {
-        "alignment": view.similarity(order, evidence.reference, damping),
-        "damping": damping,
-        "damping_rule": "10 x per-row, for the examples that contradict a label",
-        "share": view.embedding.evidence.share,
-    }
+    listed, view, seen = p[order], evidence.light_view, {}
+    if view is not None:
+        damping = view.damping()
+        seen = {
+            "alignment": view.similarity(order, evidence.reference, damping),
+            "damping": damping,
+            "damping_rule": "10 x per-row, for the examples that contradict a label",
+            "share": view.embedding.evidence.share,
+        }
+    variance = float(np.sum(listed * (1 - listed)))
+    return seen | {"explained": float(listed.sum() / max(p.sum(), 1e-300)), "variance": variance}
 
 
 def _from_probabilities(asked: LabelRequest) -> LabelFixes:
@@ -335,33 +298,29 @@ def _from_probabilities(asked: LabelRequest) -> LabelFixes:
     k, names = asked.listed(n, "training rows"), asked.names(n, problem.ids)
     found = assess_predictions(asked.probabilities, problem)
     order = found.order[:k]
-    return LabelFixes(
-        **found.listed(order, problem.classes),
-        **asked.fields(order, names, n, n),
-    )
+    return LabelFixes(**found.listed(order, problem.classes), **asked.fields(order, names, n, n))
 
 
 def expected_peak(evidence: Evidence, method: str, k: int | None) -> float:
-    """Return the peak memory of the job in bytes."""
+    """Return the peak memory of the job in bytes.
+
+    Per row: x of X, and again while a fold is trained or where curated rows are stacked below;
+    48c for the views of c classes, 90c for the stack, 160 for neighbours, 12p for scores of p
+    numbers. SBQ takes 12p more, and 60k² + 24kp for k picks.
+    """
     problem, p = evidence.problem, evidence.score_width
-    N, m = len(problem), len(evidence.calibration_rows)
-    c = min(len(problem.classes), MAX_CLASSES)
-    rows = row_bytes(problem.X) * evidence.trusted + 8.0
+    x, c = row_bytes(problem.X), min(len(problem.classes), MAX_CLASSES)
+    held = x * evidence.trusted + 8.0
     if method == "sbq":
         picks = min(problem.n_train if k is None else k, MOST_PICKS)
-        predictions = 0.0 if evidence.trusted else 8.0 * c
-        ranking = (12.0 * p + 52.0 if p else 0.0) + 8.0 * p + 60.0
-        fixed = 24.0 * p**2 + 60.0 * picks**2 + 24.0 * picks * p
-        return _ALLOCATOR_SLACK * (N * (rows + predictions + max(24.0 * p + 40.0, ranking)) + fixed)
-    p = min(p, LIGHT) if evidence.sketch == "auto" else p
-    held = rows + 48.0 * c + 160.0 + row_bytes(problem.X)
-    judging = 90.0 * c + 60.0
-    fit = row_bytes(problem.X) * (FOLDS - 1) / FOLDS + 8.0 + 27.0 * c
-    view, scoring = (12.0 * p + 52.0, 24.0 * p + 40.0) if p else (0.0, 0.0)
-    most = max(judging, fit, scoring, view + 18.0 * BLOCK * m / N)
-    return _ALLOCATOR_SLACK * (N * (held + most) + 24.0 * p**2) + _LIBRARY_BYTES
+        work, fixed = 24.0 * p + 112.0 + 8.0 * c, 60.0 * picks**2 + 24.0 * picks * p
+    else:
+        p = min(p, LIGHT) if evidence.sketch == "auto" else p
+        held += x + 48.0 * c + 160.0
+        work, fixed = max(90.0 * c + 60.0, x + 27.0 * c, 12.0 * p + 40.0), _LIBRARY_BYTES
+    return _ALLOCATOR_SLACK * (len(problem) * (held + work) + 24.0 * p**2 + fixed)
 
 
 def row_bytes(X: Any) -> float:
     """Return the bytes that a row of X takes in memory, on average; 0 if that is not known."""
-    return nbytes_of(X) / max(len(X) if not hasattr(X, "shape") else X.shape[0], 1)
+    return nbytes_of(X) / max(n_rows(X), 1)

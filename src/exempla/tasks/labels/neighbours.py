@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -34,14 +34,11 @@ _PRIOR = 2.0
 _FAINT = 1e-3
 
 
-@dataclass(frozen=True)
-class Neighbours:
-    """Of each row its nearest others."""
+class Neighbours(NamedTuple):
+    """The nearest others of each row, (n, k)."""
 
     rows: np.ndarray
-    """(n, k)."""
     cosines: np.ndarray
-    """(n, k)."""
 
     def log_votes(self, codes: np.ndarray, columns: Columns) -> np.ndarray:
         """Return log p(c | x) by votes, for the classes in `columns`."""
@@ -58,13 +55,7 @@ class Neighbours:
 
 
 def nearest(Z: Any, seed: int, count: int = _COUNT) -> Neighbours | None:
-    """The nearest others of every unit row; None if there are too few.
-
-    >>> import numpy as np
-    >>> Z = np.array([[1.0, 0.0], [0.0, 1.0], [0.8, 0.6], [0.6, 0.8]])
-    >>> nearest(Z, seed=0, count=1).rows.ravel().tolist()
-    [2, 3, 3, 2]
-    """
+    """Return the nearest others of every unit row; None if there are too few."""
     n = Z.shape[0]
     # a row without any word is like no other, yet as far from each as unlike rows are: left out
     blank = np.asarray(abs(Z).sum(axis=1)).ravel() == 0
@@ -113,13 +104,7 @@ class Conflict:
 def conflicts(
     X: Any, labels: np.ndarray, near: Neighbours | None = None, columns: int = 0
 ) -> list[Conflict]:
-    """Pairs of rows, equal ones first; `near` may know of further rows behind those of X.
-
-    >>> import numpy as np
-    >>> found = conflicts(["Buy now", "hello", "buy  NOW "], np.array(["spam", "ham", "ham"]))
-    >>> found[0].rows, found[0].labels
-    ((0, 2), ('spam', 'ham'))
-    """
+    """Return pairs of rows, equal ones first; `near` may know of further rows behind those of X."""
     names = np.asarray(labels).tolist()
     pairs: dict[tuple[int, int], float] = {}
     if isinstance(X, pd.Series | list) and all(isinstance(value, str) for value in X):
@@ -150,13 +135,20 @@ _UNEVEN = 20.0
 
 
 def comparable(X: Any, seed: int) -> Any:
-    """Unit rows, dense or sparse, whose products are cosines; None if X are no numbers."""
-    Z = _numbers(X)
-    if Z is None:
+    """Return unit rows, dense or sparse, whose products are cosines; None if X are no numbers."""
+    if is_sparse(X):
+        return normalize(X.tocsr().astype(np.float64)) if X.shape[1] else None
+    if is_tensor(X):
+        X = to_numpy(X)
+    if isinstance(X, pd.DataFrame):
+        X = X.select_dtypes("number")
+    table = np.asarray(X)
+    if table.dtype.kind not in "biuf" or table.ndim < 2 or table.size == 0:
         return None
-    if is_sparse(Z):
-        return normalize(Z.tocsr().astype(np.float64))
-    Z = Z - Z.mean(axis=0)
+    Z = table.reshape(len(table), -1).astype(np.float64)
+    if not np.isfinite(Z).all():
+        return None
+    Z -= Z.mean(axis=0)
     spread = Z.std(axis=0)
     usual = np.median(spread[spread > 0]) if (spread > 0).any() else 0.0
     if usual > 0 and (spread.max() > _UNEVEN * usual or usual > _UNEVEN * spread[spread > 0].min()):
@@ -165,20 +157,3 @@ def comparable(X: Any, seed: int) -> Any:
         rng = np.random.default_rng(seed)
         Z = Z @ (rng.normal(size=(Z.shape[1], _WIDE)) / np.sqrt(_WIDE))
     return normalize(Z)
-
-
-def _numbers(X: Any) -> Any:
-    """X as a table of finite numbers, or None."""
-    if X is None:
-        return None
-    if is_sparse(X):
-        return X if X.shape[1] > 0 else None
-    if is_tensor(X):
-        X = to_numpy(X)
-    if isinstance(X, pd.DataFrame):
-        X = X.select_dtypes("number")
-    table = np.asarray(X)
-    if table.dtype.kind not in "biuf" or table.ndim < 2 or table.size == 0:
-        return None
-    table = table.reshape(len(table), -1).astype(np.float64)
-    return table if np.isfinite(table).all() else None

@@ -26,27 +26,24 @@ from exempla.progress import track
 from exempla.tasks.labels.crossfit import make_learner, view_bytes
 from exempla.tasks.labels.evidence import Evidence, assess_predictions
 from exempla.tasks.labels.neighbours import Neighbours
-from exempla.tasks.labels.problem import LabelProblem, LabelRequest, Rows, read_rows
+from exempla.tasks.labels.problem import LabelProblem, LabelRequest, read_rows
 from exempla.tasks.labels.result import LabelFixes
-from exempla.tasks.labels.softmax import SoftmaxRegression, weight_bytes
+from exempla.tasks.labels.softmax import SoftmaxRegression
 from exempla.tasks.labels.wrong import Assessment
 
 _WRAPPED = ("OneVsRestClassifier", "MultiOutputClassifier", "ClassifierChain")
-"""Several labels at once by a model for each, which is what is asked here anyway."""
+"""Models for several labels at once; the model inside is taken for each label."""
 
 
 def fix_label_sets(asked: LabelRequest) -> LabelFixes:
     """Rank (row, label) pairs by how likely they are wrong; see `exempla.fix_labels`."""
     (train, names), (curated, others) = (_dense(data) for data in (asked.train, asked.curated))
-
-    def same_labels(_: Rows, trusted: Rows | None, problems: list[str]) -> None:
-        if trusted is not None and others != names:
-            problems.append(
-                f"curated: the labels are {', '.join(map(str, others[:5]))}, not those of train; "
-                "give both the same columns, in the same order"
-            )
-
-    given = read_rows(train, curated, _checked_table, same_labels)
+    if curated is not None and others != names:
+        raise ExemplaError(
+            f"the labels of curated are {', '.join(map(str, others[:5]))}, not those of train; "
+            "give both the same columns, in the same order."
+        )
+    given = read_rows(train, curated, _checked_table)
     Y, n = given.y, given.n_train
     L = Y.shape[1]
     k, row_names = asked.listed(n * L, "labels"), asked.names(n, given.ids)
@@ -60,10 +57,10 @@ def fix_label_sets(asked: LabelRequest) -> LabelFixes:
     near: Neighbours | None = None
     for place in track(range(L), "judging label by label", L):
         codes = Y[:, place]
-        if (few := np.bincount(codes[:n], minlength=2).min()) < 2:
+        if np.bincount(codes[:n], minlength=2).min() < 2:
             same = "always" if codes[:n].mean() > 0.5 else "never"
-            what = f"{same} given" if few == 0 else f"{same} given but once"
-            warnings.append(f"The label {names[place]} is {what}: it was not judged.")
+            most = f"The label {names[place]} is {same} given, but for one row at most"
+            warnings.append(f"{most}: it was not judged.")
             continue
         problem = LabelProblem(given.X, codes, both, n, given.weights)
         if learner is None:
@@ -147,25 +144,19 @@ WIDTH = 2**17
 _LONGEST_RUN = 4
 _MAX_LBFGS_WEIGHTS, _LBFGS_BYTES = 2_000_000, 200.0
 """Weights up to which L-BFGS is used, and the bytes that it takes for each of them."""
+_TOKEN_BYTES = 20 * 12.0
+"""Bytes of a token's window in a sparse row."""
 
 
 def token_rows(sentences: Iterable[Sequence[str]]) -> sp.csr_matrix:
-    """(tokens, WIDTH): one row for every token of every sentence, in order.
-
-    >>> token_rows([["Ada", "came"], ["Yes"]]).shape[0]
-    3
-    """
+    """(tokens, WIDTH): one row for every token of every sentence, in order."""
     hasher = FeatureHasher(WIDTH, input_type="string", alternate_sign=False)
     rows = (features for words in sentences for features in _features(words))
     return sp.csr_matrix(hasher.transform(rows))
 
 
 def _shape_of(word: str) -> str:
-    """Letters and digits by kind, runs cut short.
-
-    >>> _shape_of("McDonald's"), _shape_of("1984-11"), _shape_of("NASA")
-    ("AaAaaaa'a", '0000-00', 'AAAA')
-    """
+    """Letters and digits by kind, runs cut short: McDonald's becomes AaAaaaa'a."""
     kinds = "".join(
         "0" if c.isdigit() else "A" if c.isupper() else "a" if c.isalpha() else c for c in word
     )
@@ -190,10 +181,6 @@ def _features(words: Sequence[str]) -> Iterator[list[str]]:
         yield found
 
 
-_BYTES = 20 * 12.0
-"""Of a token's window in a sparse row."""
-
-
 def fix_token_labels(asked: LabelRequest) -> LabelFixes:
     """Rank token labels by how likely they are wrong; see `exempla.fix_labels`."""
     problems: list[str] = []
@@ -213,7 +200,10 @@ def fix_token_labels(asked: LabelRequest) -> LabelFixes:
     classes, codes = np.unique(flat, return_inverse=True)
     if len(classes) < 2:
         raise ExemplaError(f"all tokens are labelled {flat[0]!r}, and two labels are needed.")
-    announce(_bytes(len(flat), len(classes)), f"{len(flat):,} tokens, {len(classes):,} labels")
+    n_weights = WIDTH * len(classes)
+    fitting = max(_LBFGS_BYTES * min(n_weights, _MAX_LBFGS_WEIGHTS), 16.0 * n_weights)
+    needed = 2 * _TOKEN_BYTES * len(flat) + view_bytes(len(flat), len(classes)) + fitting
+    announce(needed, f"{len(flat):,} tokens, {len(classes):,} labels")
     problem = LabelProblem(None, codes, classes, n, groups=groups)
     if asked.probabilities is not None:
         if more:
@@ -222,8 +212,11 @@ def fix_token_labels(asked: LabelRequest) -> LabelFixes:
     else:
         X: Any = token_rows([*words, *more])
         X = X[:, np.bincount(X.indices, minlength=X.shape[1]) > 1]  # others help no other token
-        model = _default_model(X.shape[1] * len(classes), asked.seed)
-        model = model if asked.model is None else asked.model
+        model = asked.model
+        if model is None and X.shape[1] * len(classes) > _MAX_LBFGS_WEIGHTS:
+            model = SoftmaxRegression(asked.seed)
+        elif model is None:
+            model = LogisticRegression(C=10.0, tol=1e-3, max_iter=200)
         learner = make_learner(model, classes, asked.fit)
         evidence = Evidence(learner, replace(problem, X=X), seed=asked.seed)
         evidence.neighbours = None
@@ -240,54 +233,33 @@ def fix_token_labels(asked: LabelRequest) -> LabelFixes:
     )
 
 
-def _default_model(n_weights: int, seed: int) -> Any:
-    """Return logistic regression, or its version in bounded memory if there are many weights."""
-    if n_weights > _MAX_LBFGS_WEIGHTS:
-        return SoftmaxRegression(random_state=seed)
-    return LogisticRegression(C=10.0, tol=1e-3, max_iter=200)
-
-
-def _bytes(tokens: int, classes: int) -> float:
-    fitting = min(_LBFGS_BYTES * _MAX_LBFGS_WEIGHTS, _LBFGS_BYTES * WIDTH * classes)
-    fitting = max(fitting, weight_bytes(WIDTH, classes))
-    return 2 * _BYTES * tokens + view_bytes(tokens, classes) + fitting
-
-
 def _stacked(probabilities: Any, words: Sequence[Sequence[str]]) -> np.ndarray:
     """One array of all sentences'."""
     try:
         parts = [np.asarray(one, dtype=np.float64) for one in probabilities]
+        if [len(one) for one in parts] == [len(one) for one in words]:
+            return np.concatenate(parts)
     except (TypeError, ValueError):
-        parts = []
-    if len(parts) != len(words) or any(
-        one.ndim != 2 or len(one) != len(w) for one, w in zip(parts, words, strict=True)
-    ):
-        raise ExemplaError(
-            "probabilities must be a list with an array for each list of tokens, one row a token."
-        )
-    if len({one.shape[1] for one in parts}) > 1:
-        raise ExemplaError("every array of probabilities must have one column for each label.")
-    return np.concatenate(parts)
+        pass
+    raise ExemplaError(
+        "probabilities must be a list with an array for each list of tokens, one row a token and "
+        "one column a label."
+    )
 
 
-def _read_lists(
-    data: Any, whose: str, problems: list[str]
-) -> tuple[list[list[str]], list[list[str]]]:
-    """Lists of words, and lists of labels as long."""
+def _read_lists(data: Any, whose: str, problems: list[str]) -> tuple[list[list], list[list]]:
+    """Return lists of words, and lists of labels as long."""
     if not isinstance(data, tuple) or len(data) != 2 or data[1] is None:
         raise ExemplaError(f"{whose} has no token labels: give (lists of tokens, lists of labels).")
     words, labels = ([list(one) for one in part] for part in data)
-    if not words:
-        problems.append(f"{whose}: it is empty")
-    if len(words) != len(labels):
+    if not words or len(words) != len(labels):
         problems.append(f"{whose}: {len(words):,} lists of tokens but {len(labels):,} of labels")
     for row, (tokens, own) in enumerate(zip(words, labels, strict=False)):
         if len(tokens) != len(own):
             problems.append(f"{whose}: row {row} has {len(tokens)} tokens but {len(own)} labels")
-        elif any(not isinstance(token, str) for token in tokens):
+        elif not all(isinstance(token, str) for token in tokens):
             problems.append(f"{whose}: row {row} holds a token that is no text")
-        elif any(not isinstance(label, str | int | np.integer) for label in own):
+        elif not all(isinstance(label, str | int | np.integer) for label in own):
             problems.append(f"{whose}: row {row} holds a label that is neither text nor a number")
-        if len(problems) == 5:
-            break
+    del problems[5:]
     return words, labels

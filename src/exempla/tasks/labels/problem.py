@@ -1,16 +1,14 @@
 """The question put to `fix_labels`, checked: training rows, then curated rows, one vocabulary.
 
-Steps of a Pipeline that never look at labels are fitted once, not once per training.
-
-Judging labels trains the model a dozen times over. Where all steps before the last are known to
-ignore labels (TF-IDF, scaling, one-hot), what they make of a row tells nothing about its label, so
-nothing is lost by fitting them to all rows at once; for text that is most of the time. Any other
-step may have learnt from the labels under suspicion, and the Pipeline is then trained as a whole.
+Steps of a Pipeline that are known to ignore labels (TF-IDF, scaling, one-hot) are fitted once, not
+once per training; for text that is most of the time. Any other step may have learnt from the labels
+under suspicion, and the Pipeline is then trained as a whole.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -20,7 +18,7 @@ from sklearn.base import clone
 from sklearn.compose import ColumnTransformer
 from sklearn.pipeline import FeatureUnion, Pipeline
 
-from exempla.arrays import is_tensor, to_numpy
+from exempla.arrays import is_tensor, native, to_numpy
 from exempla.checks import check_ids, check_k, check_seed
 from exempla.data import listing, n_rows, plain_labels, stack_rows, take_rows, unpack
 from exempla.errors import ExemplaError
@@ -53,12 +51,7 @@ class LabelRequest:
         return check_ids(own_ids if self.ids is None else self.ids, n_train)
 
     def fields(
-        self,
-        rows: np.ndarray,
-        names: np.ndarray | None,
-        n_train: int,
-        n_labels: int,
-        n_trusted: int = 0,
+        self, rows: np.ndarray, names: Any, n_train: int, n_labels: int, n_trusted: int = 0
     ) -> dict[str, Any]:
         """Return the fields of `LabelFixes` that say what was asked; `rows` are those listed."""
         return {
@@ -113,22 +106,19 @@ class LabelProblem:
 
     def original_codes(self, labels: Any) -> np.ndarray:
         """Return the codes of the labels the curated rows had before they were corrected."""
-        y = plain_labels(labels) if not isinstance(labels, np.ndarray) else labels
-        m = len(self.curated)
-        if np.ndim(y) != 1 or len(y) != m:
+        y, m = plain_labels(labels), len(self.curated)
+        if y.shape != (m,):
             raise ExemplaError(
                 f"original_labels must hold one label for each of the {m} curated rows, but has "
-                f"shape {np.shape(y)}."
+                f"shape {y.shape}."
             )
-        names = {name: code for code, name in enumerate(self.classes.tolist())}
-        plain = np.asarray(y).tolist()
-        unseen = sorted({label for label in plain if label not in names}, key=str)
-        if unseen:
-            named = ", ".join(map(repr, unseen[:5]))
+        codes = pd.Index(self.classes).get_indexer(pd.Index(y))
+        if (codes < 0).any():
+            named = ", ".join(map(repr, np.unique(y[codes < 0].astype(str))[:5].tolist()))
             raise ExemplaError(
                 f"original_labels: {named} never occur in train; give labels of the same kind."
             )
-        return np.array([names[label] for label in plain], dtype=np.int64)
+        return codes
 
     def class_sizes(self, rows: np.ndarray) -> np.ndarray:
         """How many of these rows each class can be learnt from: those that weigh anything."""
@@ -153,28 +143,25 @@ class Rows(NamedTuple):
         return np.arange(len(self.y)) >= self.n_train
 
 
-def read_rows(
-    train: Any,
-    curated: Any,
-    checked: Callable[[np.ndarray, list[str]], np.ndarray],
-    compare: Callable[[Rows, Rows | None, list[str]], None],
-    noun: str = "labels",
-) -> Rows:
-    """Check both sets and stack them; raise one error that names every problem.
+Check = Callable[[np.ndarray, list[str]], np.ndarray]
+"""Returns the labels of one set as they are judged; adds what is wrong with them to the list."""
 
-    `checked` returns the labels of one set as they are judged, `compare` looks at both sets.
-    """
+
+def read_rows(train: Any, curated: Any, check: Check, noun: str = "labels") -> Rows:
+    """Check both sets and stack them; raise one error that names every problem."""
     problems: list[str] = []
-    given = _read_set(train, "train", problems, checked, noun)
-    trusted = None
+    given, trusted = _read_set(train, "train", problems, check, noun), None
     if curated is not None:
         X = curated[0] if isinstance(curated, tuple) and curated else curated
         if (hasattr(X, "shape") or isinstance(X, Sequence)) and n_rows(X) == 0:
             raise ExemplaError("the curated set is empty: give rows, or leave curated=None.")
-        trusted = _read_set(curated, "curated", problems, checked, noun)
-    compare(given, trusted, problems)
-    if problems:
-        raise ExemplaError(f"the {noun} cannot be checked: {'; '.join(problems)}.")
+        trusted = _read_set(curated, "curated", problems, check, noun)
+        problems += _unlike(given.X, trusted.X)
+        kinds = ["number" if y.dtype.kind in "biuf" else y.dtype.kind for y in (given.y, trusted.y)]
+        if len(given.y) and len(trusted.y) and kinds[0] != kinds[1]:
+            types = f"{trusted.y.dtype}, but those of train {given.y.dtype}"
+            problems.append(f"curated: {noun} have the type {types}; give both as text or numbers")
+    _refuse(problems, noun)
     if trusted is None:
         return given
     weights = None
@@ -187,30 +174,54 @@ def read_rows(
     return Rows(X, y, len(given.y), weights, given.ids)
 
 
-def _read_set(
-    data: Any,
-    whose: str,
-    problems: list[str],
-    checked: Callable[[np.ndarray, list[str]], np.ndarray],
-    noun: str,
-) -> Rows:
+def _read_set(data: Any, whose: str, problems: list[str], check: Check, noun: str) -> Rows:
     if not isinstance(data, tuple) or len(data) < 2 or data[1] is None:
         raise ExemplaError(f"{whose} has no {noun}: give (X, y) as {whose}.")
     found: list[str] = []
     if is_tensor(data[0]) and data[0].is_sparse:
         found.append("X is a sparse tensor: give a dense one")
-    given = unpack((data[0], *map(_in_numpy, data[1:])), found)
-    y = np.array([]) if given.y is None else checked(plain_labels(given.y), found)
+    in_numpy = [to_numpy(part) if is_tensor(part) else part for part in data[1:]]
+    given = unpack((data[0], *in_numpy), found)
+    y = np.array([]) if given.y is None else check(plain_labels(given.y), found)
     problems.extend(f"{whose}: {problem}" for problem in found)
     return Rows(given.X, y, len(y), given.weights, given.ids)
 
 
+def _unlike(train: Any, curated: Any) -> list[str]:
+    """Return in which way the two sets have different columns, if so."""
+    names = [getattr(X, "columns", None) for X in (train, curated)]
+    shapes = [tuple(getattr(X, "shape", ())) for X in (train, curated)]
+    if names[0] is not None and names[1] is not None and set(names[0]) != set(names[1]):
+        unshared = sorted(set(names[0]) ^ set(names[1]), key=str)
+        named = ", ".join(map(repr, unshared[:5]))
+        return [f"curated: both must have the same columns, but only one set has {named}"]
+    if all(shapes) and shapes[0][1:] != shapes[1][1:]:
+        same = "give both the same columns, in the same order"
+        return [f"curated: X has shape {shapes[1]}, but that of train has {shapes[0]}; {same}"]
+    return []
+
+
+def _refuse(problems: list[str], noun: str = "labels") -> None:
+    if problems:
+        raise ExemplaError(f"the {noun} cannot be checked: {'; '.join(problems)}.")
+
+
 def read_problem(train: Any, curated: Any) -> LabelProblem:
     """Return training and curated rows with one class each."""
-    found = read_rows(train, curated, _checked_labels, _compare)
-    classes = np.unique(found.y[: found.n_train])
-    codes = np.searchsorted(classes, found.y.astype(classes.dtype))
-    problem = LabelProblem(found.X, codes, classes, found.n_train, found.weights, found.ids)
+    found = read_rows(train, curated, _checked_labels)
+    n, y = found.n_train, found.y
+    classes, problems = np.unique(y[:n]), []
+    if len(classes) == 1:
+        problems.append(f"train: all labels are {classes[0].item()!r}, and two classes are needed")
+    unseen = sorted(set(y[n:].tolist()) - set(classes.tolist()), key=str)
+    if unseen:
+        named = ", ".join(map(repr, unseen[:5]))
+        problems.append(f"curated: labels {named} never occur in train")
+    elif n < len(y) and len(np.unique(y[n:])) < 2:
+        problems.append("curated: only one class is present, so no wrong label can be shown")
+    _refuse(problems)
+    codes = np.searchsorted(classes, y.astype(classes.dtype))
+    problem = LabelProblem(found.X, codes, classes, n, found.weights, found.ids)
     unlearnt = classes[problem.class_sizes(np.arange(len(problem))) == 0]
     if len(unlearnt):
         named = ", ".join(map(repr, unlearnt[:5].tolist()))
@@ -219,10 +230,6 @@ def read_problem(train: Any, curated: Any) -> LabelProblem:
             "these rows out, or let some of them weigh."
         )
     return problem
-
-
-def _in_numpy(part: Any) -> Any:
-    return to_numpy(part) if is_tensor(part) else part
 
 
 def _checked_labels(y: np.ndarray, found: list[str]) -> np.ndarray:
@@ -235,58 +242,19 @@ def _checked_labels(y: np.ndarray, found: list[str]) -> np.ndarray:
         found.append(f"labels are of type {y.dtype}: give text or whole numbers")
     elif y.dtype.kind == "f" and len(odd := np.flatnonzero((np.floor(y) != y) | np.isinf(y))):
         found.append(f"labels must name classes, not measure like {y[odd[0]]:g} in row {odd[0]}")
-    elif y.dtype == object:
-        return _one_kind(y, found)
-    else:
-        return y.astype(y.dtype.newbyteorder("="), copy=False)
-    return np.array([])
-
-
-def _one_kind(y: np.ndarray, found: list[str]) -> np.ndarray:
-    """Labels kept as Python objects, if they can be told apart and sorted."""
-    if all(isinstance(label, str) for label in y):
+    elif y.dtype != object:
+        return native(y)
+    elif all(isinstance(label, str) for label in y):
         return y.astype(str)
-    kinds = sorted({type(label).__name__ for label in y})
-    try:
-        set(y.tolist())
-        np.unique(y)
-    except TypeError:
-        found.append(
-            f"labels are of the kinds {', '.join(kinds)}: give all as text or all as whole numbers"
-        )
-        return np.array([])
-    return y
-
-
-def _compare(train: Rows, curated: Rows | None, problems: list[str]) -> None:
-    """Whether there are two classes, and the curated rows are of the same kind."""
-    classes = np.unique(train.y)
-    if len(classes) == 1:
-        problems.append(f"train: all labels are {classes[0].item()!r}, and two classes are needed")
-    if curated is None:
-        return
-    if len(train.y) and len(curated.y):
-        unseen = sorted(set(curated.y.tolist()) - set(classes.tolist()), key=str)
-        if unseen:
-            named = ", ".join(map(repr, unseen[:5]))
-            problems.append(f"curated: labels {named} never occur in train")
-        elif len(np.unique(curated.y)) < 2:
-            problems.append("curated: only one class is present, so no wrong label can be shown")
-    names = [getattr(part.X, "columns", None) for part in (train, curated)]
-    shapes: list[Any] = [tuple(getattr(part.X, "shape", ())) for part in (train, curated)]
-    if names[0] is not None and names[1] is not None and set(names[0]) != set(names[1]):
-        unshared = sorted(set(names[0]) ^ set(names[1]), key=str)
-        named = ", ".join(map(repr, unshared[:5]))
-        problems.append(f"curated: both must have the same columns, but only one set has {named}")
-    elif not all(shapes) or shapes[0][1:] == shapes[1][1:]:
-        return
-    elif all(len(shape) == 2 for shape in shapes):
-        problems.append(
-            f"curated: {shapes[1][1]} columns, but train has {shapes[0][1]}; both must have the "
-            "same columns, in the same order"
-        )
     else:
-        problems.append(f"curated: X has shape {shapes[1]}, but that of train has {shapes[0]}")
+        try:  # they must be hashable and of an order
+            set(y.tolist())
+            np.unique(y)
+            return y
+        except TypeError:
+            kinds = ", ".join(sorted({type(label).__name__ for label in y}))
+            found.append(f"labels are of the kinds {kinds}: give all as text or as whole numbers")
+    return np.array([])
 
 
 _UNSUPERVISED = frozenset({
@@ -306,26 +274,13 @@ _COMPOSITE = {
 
 
 def without_unsupervised_steps(model: Any, X: Any, seed: int) -> tuple[Any, Any]:
-    """The last step of a Pipeline and the rows it sees, if no other step looks at labels.
-
-    >>> from sklearn.linear_model import LogisticRegression
-    >>> from sklearn.pipeline import make_pipeline
-    >>> from sklearn.feature_extraction.text import CountVectorizer
-    >>> model = make_pipeline(CountVectorizer(), LogisticRegression())
-    >>> last, rows = without_unsupervised_steps(model, ["a word", "another word"], seed=0)
-    >>> last, rows.shape
-    (LogisticRegression(), (2, 2))
-    """
-    if type(model) is not Pipeline or len(model.steps) < 2:
-        return model, X
-    if not all(_is_unsupervised(step) for _, step in model.steps[:-1]):
-        return model, X
-    try:
-        with seeded(seed):
+    """Return the last step of a Pipeline and the rows it sees, if no other step looks at labels."""
+    if type(model) is Pipeline and len(model.steps) > 1 and _is_unsupervised(model[:-1]):
+        # what goes wrong is said when the Pipeline is trained as a whole
+        with suppress(Exception), seeded(seed):
             steps: Any = clone(model[:-1])
             return model.steps[-1][1], steps.fit_transform(X)
-    except Exception:  # it will be told when the Pipeline is trained as a whole
-        return model, X
+    return model, X
 
 
 def _is_unsupervised(step: Any) -> bool:

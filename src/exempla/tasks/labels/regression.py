@@ -1,12 +1,10 @@
 """Which numbers of a regression are wrong.
 
 Each number is compared with what models of the other folds predict for its row. Wrong numbers
-spoil such models, so the suspects are left out and the models are trained again, twice.
-
-The spread s(x) of right numbers may change from row to row. Three guesses of it are compared by
-their loss on the residuals, log s + |r|/s (Laplace's, which an outlier moves little): one spread
-for all, one that follows the prediction (the median |r| of the rows predicted next to this one),
-and one that the caller's own model learns from log |r| by cross-fitting.
+spoil such models, so the suspects are left out and the models are trained again, twice. The spread
+s(x) of right numbers may change from row to row. Of three guesses the one with the smallest loss
+log s + |r|/s is taken: one spread for all, the median |r| of the rows predicted next to this one,
+and what the caller's own model learns from log |r| by cross-fitting.
 
 A right number y has a residual z = (y − μ)/s of a two-piece Student distribution, whose scales to
 both sides and tail ν are fitted: heavy-tailed noise is right. A wrong number is one of these KINDS:
@@ -35,7 +33,7 @@ from sklearn.base import is_classifier
 from threadpoolctl import threadpool_limits
 
 from exempla.data import listing
-from exempla.errors import UnsupportedModelError
+from exempla.errors import ExemplaError, UnsupportedModelError
 from exempla.tasks.labels.crossfit import cross_validated_numbers
 from exempla.tasks.labels.problem import LabelRequest, Rows, read_rows
 from exempla.tasks.labels.result import LabelFixes
@@ -60,8 +58,7 @@ _TAILS = (1.5, 60.0)
 """ν of the Student distribution: from almost Cauchy to almost normal."""
 _TOLD_APART, _UNDONE = 2.5, 1.5
 """What lies fewer spreads than this from the expected number, or a slip from the number undone,
-cannot be told from noise and does not count as wrong: there the shape of the noise would decide,
-and nobody knows it."""
+cannot be told from noise and does not count as wrong."""
 
 
 class Case(NamedTuple):
@@ -74,26 +71,15 @@ class Case(NamedTuple):
     """(n,) rows known to be right."""
 
 
-class _Right(NamedTuple):
-    """The two-piece Student distribution of right residuals: log scales left and right, log ν,
-    and where its peak is."""
+def _log_density(z: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Return log f(z) of a two-piece Student distribution.
 
-    left: float
-    right: float
-    log_tail: float
-    center: float
-
-    @property
-    def tail(self) -> float:
-        """ν."""
-        return float(np.clip(np.exp(self.log_tail), *_TAILS))
-
-    def log_density(self, z: np.ndarray) -> np.ndarray:
-        """log f(z)."""
-        nu, left, right = self.tail, np.exp(self.left), np.exp(self.right)
-        off = (z - self.center) / np.where(z < self.center, left, right)
-        peak = gammaln((nu + 1) / 2) - gammaln(nu / 2) - 0.5 * np.log(nu * np.pi)
-        return peak + np.log(2.0 / (left + right)) - (nu + 1) / 2 * np.log1p(off**2 / nu)
+    `right` holds the logs of its scales to the left and to the right, log ν, and its peak.
+    """
+    (below, above, nu), center = np.exp(right[:3]), right[3]
+    off = (z - center) / np.where(z < center, below, above)
+    peak = gammaln((nu + 1) / 2) - gammaln(nu / 2) - 0.5 * np.log(nu * np.pi)
+    return peak + np.log(2.0 / (below + above)) - (nu + 1) / 2 * np.log1p(off**2 / nu)
 
 
 class Assessed(NamedTuple):
@@ -104,7 +90,7 @@ class Assessed(NamedTuple):
     """(n,) position in KINDS of the likeliest mistake."""
     expected_errors: float
     interval: tuple[float, float]
-    """90 % interval of the number of wrong numbers, those that noise hides not counted."""
+    """90 % interval of that number; what noise hides is not counted."""
     tail: float
     """ν of right residuals."""
 
@@ -124,16 +110,11 @@ def assess(case: Case, seed: int) -> Assessed:
     # the count varies around its mean, and the shares are known from as many cases only
     off = Z90 * float(np.sqrt(expected + np.sum(wrong * (1.0 - wrong))))
     interval = max(expected - off, 0.0), min(expected + off, float(n))
-    return Assessed(wrong, np.argmax(ways, axis=1), expected, interval, right.tail)
+    return Assessed(wrong, np.argmax(ways, axis=1), expected, interval, float(np.exp(right[2])))
 
 
 def repaired(case: Case, kinds: np.ndarray) -> np.ndarray:
-    """What each number should be: the slip undone, or the expected number.
-
-    >>> two = Case(np.array([350.0, 35.0]), np.array([36.0, 48.0]), np.ones(2), np.zeros(2, bool))
-    >>> repaired(two, np.array([0, 8]))
-    array([35., 48.])
-    """
+    """Return what each number should be: the slip undone, or the expected number."""
     rows, exchanges = np.arange(len(kinds)), _exchanges(case.y)
     off = np.where(np.isnan(exchanges), np.inf, np.abs(exchanges - case.expected[:, None]))
     undone = np.column_stack([case.y[:, None] * _FACTORS, exchanges[rows, np.argmin(off, axis=1)]])
@@ -142,11 +123,7 @@ def repaired(case: Case, kinds: np.ndarray) -> np.ndarray:
 
 
 def exchanged(value: float) -> list[float]:
-    """The numbers that two neighbouring digits in each other's place make of it.
-
-    >>> exchanged(152.0), exchanged(-7.0)
-    ([512.0, 125.0], [])
-    """
+    """Return the numbers that two neighbouring digits in each other's place make of it."""
     text = f"{value:.6g}" if value % 1 else f"{value:.0f}"
     digits = [i for i, sign in enumerate(text) if sign.isdigit()] if "e" not in text else []
     out = []
@@ -160,8 +137,7 @@ def exchanged(value: float) -> list[float]:
 
 def _exchanges(y: np.ndarray) -> np.ndarray:
     """(n, PAIRS): those numbers, and NaN where there are fewer."""
-    found = [exchanged(value) for value in y.tolist()]
-    return np.array([each + [np.nan] * (PAIRS - len(each)) for each in found]).reshape(-1, PAIRS)
+    return np.array([[*exchanged(value), *[np.nan] * PAIRS][:PAIRS] for value in y.tolist()])
 
 
 class _Densities:
@@ -181,12 +157,12 @@ class _Densities:
         near = np.abs(case.y - case.expected) <= _TOLD_APART * case.spread
         self.other = np.where(near[:, None], -np.inf, _whatever_is_expected(case))
 
-    def given(self, right: _Right) -> tuple[np.ndarray, np.ndarray]:
+    def given(self, right: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return those of right numbers, (n,), and of numbers wrong in each way, (n, K)."""
         case, unit = self.case, np.log(self.case.spread)
-        clean = right.log_density((case.y - case.expected) / case.spread) - unit
+        clean = _log_density((case.y - case.expected) / case.spread, right) - unit
         off = (self.undone - case.expected[:, None]) / case.spread[:, None]
-        slips = right.log_density(np.nan_to_num(off)) - unit[:, None] + self.added
+        slips = _log_density(np.nan_to_num(off), right) - unit[:, None] + self.added
         slips[np.isnan(off)] = -np.inf
         exchanges = logsumexp(slips[:, len(_FACTORS) :], axis=1, keepdims=True)
         return clean, np.hstack([slips[:, : len(_FACTORS)], exchanges, self.other])
@@ -214,12 +190,12 @@ def _responsible(
     return np.exp(ways - total), np.exp(parts - total[:, None]), total
 
 
-def _maximised(densities: _Densities, start: float) -> tuple[_Right, np.ndarray, float]:
+def _maximised(densities: _Densities, start: float) -> tuple[np.ndarray, np.ndarray, float]:
     """Return the most likely mixture by expectation-maximisation from a share of wrong numbers:
     right numbers, the shares of the kinds among all numbers, and the log-posterior."""
     case = densities.case
     n = int((~case.curated).sum())
-    right, shares = _Right(0.0, 0.0, np.log(5.0), 0.0), np.full(len(KINDS), start / len(KINDS))
+    right, shares = np.array([0, 0, np.log(5), 0]), np.full(len(KINDS), start / len(KINDS))
     posterior = -np.inf
     for _ in range(_MAX_STEPS):
         clean, wrong = densities.given(right)
@@ -235,18 +211,16 @@ def _maximised(densities: _Densities, start: float) -> tuple[_Right, np.ndarray,
     return right, shares, posterior
 
 
-def _fit_right(case: Case, weights: np.ndarray, start: _Right) -> _Right:
+def _fit_right(case: Case, weights: np.ndarray, start: np.ndarray) -> np.ndarray:
+    """Return the parameters of `_log_density` after a few steps towards the most likely ones."""
     z = (case.y - case.expected) / case.spread
     keep = weights > 1e-3
     z, w = z[keep], weights[keep]
-
-    def loss(p: np.ndarray) -> float:
-        return -float(w @ _Right(*p).log_density(z)) / len(z)
-
     bounds = [(-3.0, 3.0), (-3.0, 3.0), tuple(np.log(_TAILS)), (-1.0, 1.0)]
-    found = minimize(loss, np.array(start), method="L-BFGS-B", bounds=bounds,
-                     options={"maxiter": 8})  # fmt: skip
-    return _Right(*map(float, found.x))
+    return minimize(
+        lambda p: -float(w @ _log_density(z, p)) / len(z), start, method="L-BFGS-B",
+        bounds=bounds, options={"maxiter": 8},
+    ).x  # fmt: skip
 
 
 _DRAWS = 3
@@ -276,10 +250,9 @@ def residuals_of(
     size = np.abs(given.y - mu)
     trusted = np.ones(len(mu), dtype=bool) if learn_from is None else learn_from
     floor = _floor(size[trusted], given.y)
-    flat = np.full(len(mu), max(_TO_SIGMA * float(np.median(size[trusted])), floor))
-    guesses = {"one spread for all": flat}
+    guesses = {"one spread for all": np.full(len(mu), np.median(size[trusted]))}
     if trusted.sum() >= 2 * _FEWEST_NEAR:
-        guesses["spread by predicted value"] = np.maximum(_near(mu, size, trusted), floor)
+        guesses["spread by predicted value"] = _near(mu, size, trusted)
     if learn_spread and len(mu) >= 4 * _FEWEST_NEAR:
         logs = np.log(np.maximum(size, floor))
         learnt = cross_validated_numbers(
@@ -287,9 +260,9 @@ def residuals_of(
         )
         learnt = np.exp(np.clip(learnt, logs[trusted].min(), logs[trusted].max()))
         share = np.median(size[trusted] / learnt[trusted])
-        guesses["spread learnt by the model"] = np.maximum(_TO_SIGMA * share * learnt, floor)
-    losses = {rule: _loss(size[trusted], s[trusted]) for rule, s in guesses.items()}
-    best = min(guesses, key=lambda rule: losses[rule] - 1e-12 * (rule == "one spread for all"))
+        guesses["spread learnt by the model"] = share * learnt
+    guesses = {rule: np.maximum(_TO_SIGMA * s, floor) for rule, s in guesses.items()}
+    best = min(guesses, key=lambda rule: _loss(size[trusted], guesses[rule][trusted]))
     return Case(given.y, mu, guesses[best], given.curated), best
 
 
@@ -300,21 +273,20 @@ def _loss(size: np.ndarray, spread: np.ndarray) -> float:
 
 
 def _floor(size: np.ndarray, y: np.ndarray) -> float:
-    """Return the smallest spread that is distinguished from zero, where most numbers are predicted
-    exactly: from the tenth that is not, and from the digits of the numbers themselves."""
+    """Return the smallest spread that is distinguished from zero, if most numbers are predicted
+    exactly."""
     typical = float(np.quantile(size, 0.9))
     middle = np.quantile(y, [0.1, 0.9])
     return max(0.01 * typical, 1e-9 * float(np.max(np.abs(middle))), np.finfo(float).tiny * 1e30)
 
 
 def _near(mu: np.ndarray, size: np.ndarray, trusted: np.ndarray) -> np.ndarray:
-    """Median |r| of the trusted rows predicted nearest, as a standard deviation."""
+    """Median |r| of the trusted rows predicted nearest."""
     rows = np.flatnonzero(trusted)
     order = rows[np.argsort(mu[rows], kind="stable")]
     width = max(_FEWEST_NEAR, len(order) // 20) | 1
     local = median_filter(size[order], size=width, mode="nearest")
-    where = np.clip(np.searchsorted(mu[order], mu), 0, len(order) - 1)
-    return _TO_SIGMA * local[where]
+    return local[np.clip(np.searchsorted(mu[order], mu), 0, len(order) - 1)]
 
 
 _ROUNDS = 2
@@ -326,8 +298,19 @@ FEWEST = 20
 
 def fix_numbers(asked: LabelRequest) -> LabelFixes:
     """Rank training rows by how likely their numbers are wrong; see `exempla.fix_labels`."""
-    given = read_rows(asked.train, asked.curated, _as_floats, _compare, "numbers")
-    _check_model(asked.model, asked.fit)
+    given = read_rows(asked.train, asked.curated, _as_floats, "numbers")
+    if given.n_train < FEWEST:
+        raise ExemplaError(
+            f"{given.n_train} numbers are too few to tell a wrong one; give {FEWEST}."
+        )
+    if np.ptp(given.y[: given.n_train]) == 0:
+        raise ExemplaError(f"all numbers are {given.y[0]:g}, and nothing can be learnt from that.")
+    check_fit(asked.model, asked.fit)
+    if asked.fit is None and (is_classifier(asked.model) or not hasattr(asked.model, "predict")):
+        raise UnsupportedModelError(
+            f"{type(asked.model).__name__} predicts no numbers, which finding wrong ones needs: "
+            "use a regressor, such as Ridge."
+        )
     n, seed = given.n_train, asked.seed
     k, names = asked.listed(n, "training rows"), asked.names(n, given.ids)
     case, rule = residuals_of(asked.model, given, seed, fit=asked.fit)
@@ -365,17 +348,6 @@ def fix_numbers(asked: LabelRequest) -> LabelFixes:
     )
 
 
-def _compare(train: Rows, curated: Rows | None, problems: list[str]) -> None:
-    if not problems and len(train.y) < FEWEST:
-        problems.append(
-            f"train: {len(train.y)} rows are too few to tell a wrong number; give {FEWEST}"
-        )
-    elif not problems and np.ptp(train.y) == 0:
-        problems.append(
-            f"train: all numbers are {train.y[0]:g}, and nothing can be learnt from that"
-        )
-
-
 def _as_floats(y: np.ndarray, found: list[str]) -> np.ndarray:
     """Return the numbers, one per row; what is wrong with them is added to `found`."""
     if y.ndim != 1:
@@ -386,17 +358,6 @@ def _as_floats(y: np.ndarray, found: list[str]) -> np.ndarray:
     except (TypeError, ValueError):
         found.append("y holds words: wrong classes are found with task='classes'")
         return np.array([])
-    if len(bad := np.flatnonzero(~np.isfinite(out))):
+    if len(bad := np.flatnonzero(~(np.abs(out) < 1e150))):
         found.append(f"numbers are missing or infinite in {listing(bad)}")
-    elif np.abs(out).max(initial=0.0) > 1e150:
-        found.append("numbers beyond 1e150 cannot be computed with: change their unit")
     return out
-
-
-def _check_model(model: Any, fit: Fit | None) -> None:
-    check_fit(model, fit)
-    if fit is None and (is_classifier(model) or not hasattr(model, "predict")):
-        raise UnsupportedModelError(
-            f"{type(model).__name__} predicts no numbers, which finding wrong ones needs: use a "
-            "regressor, such as Ridge."
-        )

@@ -176,10 +176,8 @@ class LabelFixes(Answer):
 
     @property
     def level(self) -> np.ndarray:
-        """For classes such as `animal/dog/terrier`, the level where the suggestion differs.
-
-        1 is the first level; 0 where the suggested class is the given one.
-        """
+        """For classes such as `animal/dog/terrier`, the level where the suggestion differs (0 if it
+        does not)."""
         return levels_apart(self.given, self.suggested)
 
     def to_dict(self) -> dict[str, Any]:
@@ -237,14 +235,13 @@ class LabelFixes(Answer):
         rate = float(np.clip(self.expected_errors / max(self.n_labels, 1), 0.0, 1.0))
         m = min(_SPOT_CHECKS, self.n_labels)
         ends: Any = beta.ppf([0.05, 0.95], m * rate + 0.5, m * (1.0 - rate) + 0.5)
-        ends = ends * self.n_labels
-        low, high = self.interval
-        if ends[1] - ends[0] > 0.8 * (high - low):
-            return "The labels alone cannot show how many mistakes are on hard rows."
+        low, high = ends * self.n_labels
+        said = "The labels alone cannot show how many mistakes are on hard rows"
+        if high - low > 0.8 * (self.interval[1] - self.interval[0]):
+            return f"{said}."
         return (
-            "The labels alone cannot show how many mistakes are on hard rows: checking "
-            f"{m} random {self.noun} would narrow the interval to about {ends[0]:,.0f} to "
-            f"{ends[1]:,.0f}."
+            f"{said}: checking {m} random {self.noun} would narrow the interval to about "
+            f"{low:,.0f} to {high:,.0f}."
         )
 
     def export(self, path: Any, format: str, **view: Any) -> Any:
@@ -273,17 +270,12 @@ class LabelFixes(Answer):
 
 
 def levels_apart(given: np.ndarray, suggested: np.ndarray) -> np.ndarray:
-    """Return the level at which each pair of classes differs; 0 where they are the same.
-
-    >>> levels_apart(np.array(["a/b/c", "a/b/c"]), np.array(["a/d/c", "a/b/c"]))
-    array([2, 0])
-    """
-    mark = _separator([str(label) for label in (*given, *suggested)])
+    """Return the level, from 1, at which each pair of classes differs; 0 where they are equal."""
+    mark = _separator([str(label) for label in (*given, *suggested)]) or "\0"
 
     def level(a: Any, b: Any) -> int:
-        first, second = ([str(c)] if mark is None else str(c).split(mark) for c in (a, b))
-        same = takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False))
-        return 0 if a == b else 1 + len(list(same))
+        steps = zip(str(a).split(mark), str(b).split(mark), strict=False)
+        return 0 if a == b else 1 + len(list(takewhile(lambda pair: pair[0] == pair[1], steps)))
 
     return np.array([level(a, b) for a, b in zip(given, suggested, strict=True)], dtype=np.int64)
 

@@ -17,78 +17,49 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 
 from exempla.arrays import is_sparse
 
-_BATCH = 256
-
-
-def weight_bytes(columns: int, classes: int) -> float:
-    """What the weights and a batch's gradient take."""
-    return 2 * 4.0 * columns * classes + 3 * 4.0 * _BATCH * classes
+_BATCH, _EPOCHS = 256, 15
+_RATE, _DECAY = 2.0, 1e-4
+"""Length of the first steps, and the L2 penalty: what a touched weight loses per unit of step."""
 
 
 class SoftmaxRegression(ClassifierMixin, BaseEstimator):
-    """Multinomial logistic regression by mini-batches.
+    """Multinomial logistic regression by mini-batches."""
 
-    Parameters
-    ----------
-    epochs : int
-        How often every row is seen.
-    rate : float
-        Length of the first steps.
-    decay : float
-        What a touched weight loses of itself in a step, times the step's length: the L2 penalty.
-
-    >>> from sklearn.datasets import load_iris
-    >>> from sklearn.preprocessing import scale
-    >>> X, y = load_iris(return_X_y=True)
-    >>> bool(SoftmaxRegression().fit(scale(X), y).score(scale(X), y) > 0.9)
-    True
-    """
-
-    def __init__(
-        self, epochs: int = 15, rate: float = 2.0, decay: float = 1e-4, random_state: int = 0
-    ) -> None:
-        self.epochs, self.rate, self.decay = epochs, rate, decay
+    def __init__(self, random_state: int = 0) -> None:
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Learn from these rows."""
         X = _rows(X)
         self.classes_, codes = np.unique(np.asarray(y), return_inverse=True)
-        n, p = X.shape
-        C = len(self.classes_)
+        (n, p), C = X.shape, len(self.classes_)
         share = np.ones(n) if sample_weight is None else np.asarray(sample_weight, dtype=float)
         share = (share / share.mean()).astype(np.float32)
         self.coef_ = np.zeros((p, C), dtype=np.float32)
         counts = np.bincount(codes, minlength=C) + 1.0
         self.intercept_ = np.log(counts / counts.sum()).astype(np.float32)
-        seen = np.full(p + 1, 1e-6, dtype=np.float64)
-        rng = np.random.default_rng(self.random_state)
-        small = max(min(_BATCH, n // 8), 1)
-        for _ in range(self.epochs):
+        seen = np.full(p + 1, 1e-6)  # squared gradients of the columns and of the intercept so far
+        rng, small = np.random.default_rng(self.random_state), max(min(_BATCH, n // 8), 1)
+        for _ in range(_EPOCHS):
             order = rng.permutation(n)
-            for start in range(0, n, small):
-                self._step(X, codes, share, order[start : start + small], seen)
+            for rows in np.split(order, np.arange(small, n, small)):
+                self._step(X[rows], codes[rows], share[rows, None], seen)
         return self
 
-    def _step(
-        self, X: Any, codes: np.ndarray, share: np.ndarray, rows: np.ndarray, seen: np.ndarray
-    ) -> None:
-        """One batch; only the columns that occur in it move."""
-        part = X[rows]
-        columns: Any = slice(None)
+    def _step(self, part: Any, codes: np.ndarray, share: np.ndarray, seen: np.ndarray) -> None:
+        columns: Any = slice(0, part.shape[1])
         if is_sparse(part):
             columns = np.unique(part.indices)
             part = part[:, columns]
         off = softmax(np.asarray(part @ self.coef_[columns]) + self.intercept_, axis=1)
-        off[np.arange(len(rows)), codes[rows]] -= 1.0
-        off *= share[rows, None] / len(rows)
-        slope = np.asarray(part.T @ off)
-        seen[:-1][columns] += np.mean(slope**2, axis=1) * slope.shape[1]
-        seen[-1] += float(np.sum(off.sum(axis=0) ** 2))
-        length = (self.rate / np.sqrt(seen[:-1][columns]))[:, None].astype(np.float32)
-        kept = self.coef_[columns]
-        self.coef_[columns] = kept - length * (slope + self.decay * kept)
-        self.intercept_ -= np.float32(self.rate / np.sqrt(seen[-1])) * off.sum(axis=0)
+        off[np.arange(len(codes)), codes] -= 1.0
+        off *= share / len(codes)
+        slope, shift = np.asarray(part.T @ off), off.sum(axis=0)
+        seen[columns] += np.mean(slope**2, axis=1) * slope.shape[1]
+        seen[-1] += float(np.sum(shift**2))
+        length = (_RATE / np.sqrt(seen[columns]))[:, None].astype(np.float32)
+        self.coef_[columns] -= length * (slope + _DECAY * self.coef_[columns])
+        self.intercept_ -= np.float32(_RATE / np.sqrt(seen[-1])) * shift
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Probabilities of the classes, (rows, classes)."""
@@ -101,6 +72,4 @@ class SoftmaxRegression(ClassifierMixin, BaseEstimator):
 
 def _rows(X: Any) -> Any:
     """float32 rows, CSR if they are sparse."""
-    if is_sparse(X):
-        return sp.csr_matrix(X, dtype=np.float32)
-    return np.asarray(X, dtype=np.float32)
+    return (sp.csr_matrix if is_sparse(X) else np.asarray)(X, dtype=np.float32)

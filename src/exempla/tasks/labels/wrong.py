@@ -5,20 +5,16 @@ Inputs are *views*: log p(c | x) by models that have not seen the row's label (`
 Stack
     q(c | x) ∝ exp(Σ_k w_k·log p_k(c | x) + b_c) with 0 ≤ w_k ≤ 4. Trusted rows decide w and b.
     Without them, w, b and the flip rate π are fitted together to the given labels j, whose
-    likelihood is (1 − π_j)·q_j + Σ_{c ≠ j} π_c·q_c/(C − 1).
-Flip rates
-    Each class has its own, with a prior around a common rate. That finds mistakes of one class,
-    such as a fifth of the spam called ham; see `benchmarks/label_variants.md`.
+    likelihood is (1 − π_j)·q_j + Σ_{c ≠ j} π_c·q_c/(C − 1). Each class has its own flip rate, with
+    a prior around a common one: a fifth of the spam may be called ham, and no ham spam.
 Order
     z = log Σ_{c ≠ j} π_c·q_c/(C − 1) − log (1 − π_j)·q_j. If the training was recorded, half as
     much of the margins then, calibrated to z class by class, is added.
 Probability
-    Two mechanisms are possible. Labels flipped whatever x is: P₁ = σ(z). And people who hesitate
-    where models hesitate: P₂ = σ(0.65·z + shift), the shift set such that the sum is a share of
-    the expected disagreement Σ(1 − q(given)). Labels alone do not tell mistakes of the second kind
-    from classes that overlap. On the sets of `benchmarks/label_variants.md` the share was 0.16 to
-    1, larger where models are weaker: 0.55 times the fourth root of the mean disagreement. P is
-    the larger one.
+    The larger of two. Labels flipped whatever x is: P₁ = σ(z). People who hesitate where models
+    hesitate: P₂ = σ(0.65·z + shift), shifted such that the sum is a share of the expected
+    disagreement Σ(1 − q(given)): 0.55 times the fourth root of its mean, as on the sets of
+    `benchmarks/label_variants.md`. Labels alone do not tell the second kind from overlap.
 Count
     Without trusted rows the interval reaches from half of what flips explain up to the whole
     expected disagreement. Where the first labels of trusted rows are known, the number of wrong
@@ -39,7 +35,7 @@ from threadpoolctl import threadpool_limits
 
 from exempla.arrays import TIE, first_largest, levels
 from exempla.tasks.labels.crossfit import Columns
-from exempla.tasks.labels.decisions import Stated, count_by_sample, learn
+from exempla.tasks.labels.decisions import count_by_sample
 
 MAX_LOG_ODDS = 12.0
 """Log-odds beyond this all mean "certain"."""
@@ -135,26 +131,22 @@ class Assessment:
         """Rows, most suspicious first."""
         return np.lexsort((-levels(self.score, 1.0), -np.round(self.probabilities, 9)))
 
-    @property
-    def ambiguous(self) -> np.ndarray:
-        """Rows of which two labels are likely, the given one among them, and that are not wrong."""
-        likely = np.minimum(self.given_chance, self.alternative_chance) >= _AMBIGUOUS
-        return likely & (self.probabilities <= 0.5)
-
     def listed(self, order: np.ndarray, classes: np.ndarray) -> dict[str, Any]:
         """Return the fields of `LabelFixes` for the labels listed."""
-        p = self.probabilities[order]
-        verdict = np.where(self.ambiguous[order], "ambiguous", "right")
-        suggested = np.where(self.probabilities > 0.5 + TIE, self.alternative, self.given)
+        p = self.probabilities
+        likely = np.minimum(self.given_chance, self.alternative_chance) >= _AMBIGUOUS
+        ambiguous = likely & (p <= 0.5)
+        suggested = np.where(p > 0.5 + TIE, self.alternative, self.given)
+        verdict = np.where(p > 0.5, "wrong", np.where(ambiguous, "ambiguous", "right"))
         return {
-            "probabilities": p,
+            "probabilities": p[order],
             "given": classes[self.given[order]],
             "suggested": classes[suggested[order]],
             "alternative": classes[self.alternative[order]],
             "alternative_chance": self.alternative_chance[order],
             "given_chance": self.given_chance[order],
-            "verdict": np.where(p > 0.5, "wrong", verdict),
-            "n_ambiguous": int(self.ambiguous.sum()),
+            "verdict": verdict[order],
+            "n_ambiguous": int(ambiguous.sum()),
             "expected_errors": self.expected_errors,
             "interval": self.interval,
             "has_signal": self.has_signal,
@@ -175,16 +167,8 @@ def assess(
 ) -> Assessment:
     """Assess the labels of the first `n_train` rows; the others are trusted.
 
-    Parameters
-    ----------
-    views : mapping of str to array of shape (rows, columns)
-        Predictions by models that have not seen the row's label, by name.
-    columns : Columns
-        The classes of the columns, and which one is given.
-    margins : array of shape (n_train,)
-        Mean margins of the given labels while a model learned them.
-    original : int array of shape (rows − n_train,)
-        Class codes that the trusted rows had before they were corrected.
+    `margins` (n_train,) are those of the given labels while a model learned them, `original` the
+    class codes that the trusted rows had before they were corrected.
     """
     n, N = n_train, len(columns.own)
     trusted = n < N
@@ -197,27 +181,31 @@ def assess(
         score = _with_margins(z, margins, some.given)
         flipped = shifted(score, float(flipped.sum()))
     q, best = np.exp(log_q[:n]), likeliest_other(log_q[:n], some.own)
-    chance, least = 0.0, 0.0
-    p = _probabilities(flipped, score, q[rows, some.own])
+    p, sd = _probabilities(flipped, score, q[rows, some.own]), 0.0
+    has_signal = any(_tells_apart(view, columns) for view in views.values())
+    if not has_signal:
+        p = flipped = np.full(n, p.mean())
     if trusted:  # they show how often the models err, known from as many rows only
         contradicted = float(np.mean(first_largest(log_q[:n]) != some.own))
         error, sd = _model_error(log_q[n:], columns.own[n:])
-        chance, least = n * sd, n * ((contradicted - error) / (1.0 - 2.0 * error) - sd)
-    if p.sum() < least:
-        p = shifted(_log_odds(p), least)
+        least = n * ((contradicted - error) / (1.0 - 2.0 * error) - sd)
+        if has_signal and p.sum() < least:
+            p = shifted(logit(np.clip(p, _EDGE, 1 - _EDGE)), least)
     m = N - n if trusted else n
     most = m / (m + 3.0)  # rule of three: m rows cannot show more certainty than this
-    has_signal = any(tells_apart(view, columns) for view in views.values())
-    if not has_signal:
-        p = flipped = np.full(n, _probabilities(flipped, score, q[rows, some.own]).mean())
     p = np.minimum(p, most)
-    chance = Z90 * float(np.hypot(chance, np.sqrt(np.sum(p * (1.0 - p)))))
+    chance = Z90 * float(np.hypot(n * sd, np.sqrt(np.sum(p * (1.0 - p)))))
     low, high = float(flipped.sum()) / 2.0 - chance, float(np.sum(1.0 - predictive)) + chance
     if not has_signal:
         shares = np.bincount(some.given, minlength=columns.n_classes) / n
         low, high = 0.0, n * float(1.0 - np.sum(shares**2))
     expected = float(p.sum())
-    found = Assessment(
+    interval = min(max(low, 0.0), expected), max(min(high, float(n)), expected)
+    if original is not None and has_signal:  # a random sample decides the count
+        wrong = int(np.sum(original != columns.given[n:]))
+        expected, interval = count_by_sample(n, N - n, wrong)
+        p = shifted(logit(np.clip(p, _EDGE, 1 - _EDGE)), expected)
+    return Assessment(
         probabilities=p,
         score=score,
         flipped=np.minimum(flipped, most),
@@ -226,13 +214,11 @@ def assess(
         given_chance=q[rows, some.own],
         alternative_chance=q[rows, best],
         expected_errors=expected,
-        interval=(min(max(low, 0.0), expected), max(min(high, float(n)), expected)),
+        interval=interval,
         has_signal=has_signal,
+        noise_identified=original is not None and has_signal,
         used=tuple(k for k, w in zip(views, stack.weights, strict=True) if w > 1e-6),
     )
-    if original is None or not has_signal:
-        return found
-    return _from_originals(found, stack, log_q[n:], columns.part(slice(n, N)), original)
 
 
 def fit_stack(
@@ -241,16 +227,6 @@ def fit_stack(
     """Fit the stack to the rows from `n_train` on, which are trusted, and flip rates to the others.
 
     Without trusted rows both are fitted together.
-
-    >>> rng = np.random.default_rng(0)
-    >>> odds = rng.normal(scale=4.0, size=4000)
-    >>> truth = (rng.random(4000) < expit(odds)).astype(int)
-    >>> log_p = np.log(expit(np.column_stack([-odds, odds])))
-    >>> given = np.where(rng.random(4000) < 0.1, 1 - truth, truth)
-    >>> both = {"good": log_p, "chance": np.log(rng.dirichlet([1, 1], 4000))}
-    >>> stack = fit_stack(both, Columns.all_classes(given, 2), 4000)
-    >>> bool(stack.weights[0] > 10 * stack.weights[1]), stack.flip_rates.round(1).tolist()
-    (True, [0.1, 0.1])
     """
     N = len(columns.own)
     rows = _sampled(np.arange(n_train, N) if n_train < N else np.arange(N), seed)
@@ -286,11 +262,9 @@ def _maximised(
     K, C, codes, own = V.shape[-1], columns.n_classes, columns.codes, columns.own
     at, flat = np.arange(len(own)), codes.ravel().astype(np.int64)
     start = _FLIP_LOGIT if flips else _NO_FLIPS
-    center = np.concatenate([np.full(K, 1.0 / K), np.zeros(C), [start], np.zeros(C)])
-    penalty = np.concatenate([
-        np.full(K, _WEIGHT_PENALTY), np.full(C, _BIAS_PENALTY), [_FLIP_PENALTY],
-        np.full(C, _CLASS_PENALTY),
-    ])  # fmt: skip
+    sizes = [K, C, 1, C]
+    center = np.repeat([1.0 / K, 0.0, start, 0.0], sizes)
+    penalty = np.repeat([_WEIGHT_PENALTY, _BIAS_PENALTY, _FLIP_PENALTY, _CLASS_PENALTY], sizes)
     bounds: list[tuple[float | None, float | None]] = [*limits]
     bounds += [(None, None) if biases else (0.0, 0.0)] * C
     bounds += [(-9.0, _MAX_FLIP_LOGIT) if flips else (start, start)]
@@ -325,16 +299,10 @@ def _maximised(
     return Stack(found.x[:K], found.x[K : K + C], rates(found.x))
 
 
-def tells_apart(view: np.ndarray, columns: Columns) -> bool:
+def _tells_apart(view: np.ndarray, columns: Columns) -> bool:
     """Return True if rows of some class get a higher probability of it than other rows do.
 
     Ranks decide (the Mann-Whitney U test), so overconfidence is no hindrance.
-
-    >>> rng = np.random.default_rng(0)
-    >>> codes = rng.integers(0, 2, 500)
-    >>> columns, chance = Columns.all_classes(codes, 2), np.log(rng.dirichlet([1, 1], 500))
-    >>> tells_apart(chance, columns), tells_apart(chance + np.eye(2)[codes], columns)
-    (False, True)
     """
     n, given = len(columns.own), columns.given
     if columns.codes.shape[1] < columns.n_classes:  # columns differ between rows: compare own
@@ -376,18 +344,10 @@ def _probabilities(flipped: np.ndarray, score: np.ndarray, q: np.ndarray) -> np.
 
 
 def shifted(odds: np.ndarray, total: float) -> np.ndarray:
-    """Return probabilities with these log-odds, all shifted such that they sum to a total.
-
-    >>> shifted(np.array([0.0, 0.0]), 0.5).round(3).tolist()
-    [0.25, 0.25]
-    """
+    """Return probabilities with these log-odds, all shifted such that they sum to a total."""
     total = float(np.clip(total, _EDGE * len(odds), (1 - _EDGE) * len(odds)))
     shift = brentq(lambda by: float(expit(odds + by).sum()) - total, -80.0, 80.0)
     return expit(odds + shift)
-
-
-def _log_odds(p: np.ndarray) -> np.ndarray:
-    return logit(np.clip(p, _EDGE, 1 - _EDGE))
 
 
 def _model_error(log_q: np.ndarray, own: np.ndarray) -> tuple[float, float]:
@@ -399,31 +359,3 @@ def _model_error(log_q: np.ndarray, own: np.ndarray) -> tuple[float, float]:
     # Agresti and Coull's two successes and two failures: no error in 40 rows does not mean none
     e = min(float((np.sum(first_largest(log_q) != own) + 2.0) / (m + 4.0)), 0.45)
     return e, float(np.sqrt(e * (1 - e) / m) / (1 - 2 * e))
-
-
-def _from_originals(
-    found: Assessment, stack: Stack, log_q: np.ndarray, columns: Columns, original: np.ndarray
-) -> Assessment:
-    """Return the assessment after the trusted rows: it is known which first labels were wrong.
-
-    `log_q` and `columns` are those of the trusted rows, `original` their first labels.
-    """
-    known = columns.codes == original[:, None]
-    own = np.argmax(known, axis=1)
-    odds, _ = stack.odds(log_q, replace(columns, own=own))
-    checked_score = np.where(known.any(axis=1), odds, MAX_LOG_ODDS)
-    others = columns.codes[np.arange(len(own)), likeliest_other(log_q, own)]
-    wrong = original != columns.given
-    p, score, n, m = found.probabilities, found.score, len(found.score), len(original)
-    order = np.argsort(score, kind="stable")
-    stated = Stated(
-        np.concatenate([p, expit(np.interp(checked_score, score[order], _log_odds(p[order])))]),
-        [str(code) for code in (*found.given, *original)],
-        [str(code) for code in (*found.alternative, *others)],
-    )
-    score = _log_odds(learn(stated, np.arange(n, n + m), wrong).probabilities[:n])
-    expected, interval = count_by_sample(n, m, int(wrong.sum()))
-    return replace(
-        found, probabilities=shifted(score, expected), score=score, expected_errors=expected,
-        interval=interval, noise_identified=True,
-    )  # fmt: skip

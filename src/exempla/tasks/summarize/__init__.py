@@ -3,12 +3,8 @@
     last layer ──▶ draws around θ̂ ──▶ whitened scores ──▶ SBQ ──▶ weights ≥ 0 ──▶ their total
 
 The paper matches the mean score at θ̂, which is zero at the optimum; matching it at draws from the
-posterior around θ̂ is what makes the summary work (see `summarize.posterior`).
-
-How much a summary may weigh is measured on the training examples that are not in it. They did
-enter the target, but what is chosen by them is one of a few totals, and there are many of them.
-(Measured on tuning seeds of CovType and ChemReact: a held-out tenth chooses worse, because it is
-small; preferring larger totals within one standard error is worse still.)
+posterior around θ̂ is what makes the summary work (see `summarize.posterior`). How much a summary
+may weigh is measured on the training examples that are not in it.
 """
 
 from __future__ import annotations
@@ -26,18 +22,16 @@ from exempla.data import count_examples, take_examples
 from exempla.errors import ExemplaError, ExemplaWarning
 from exempla.kernel.damping import check_damping, resolve_damping
 from exempla.memory import COMPILER_BYTES, IMPORT_BYTES, announce
-from exempla.oracles.sklearn.unwrap import unwrap
 from exempla.progress import showing, track
 from exempla.results import Selection
 from exempla.selection import SBQ, NonNegative, Selector, select
 from exempla.selection.nnls import nonnegative_minimum
 from exempla.selection.select import MAX_FLOAT64_ENTRIES
-from exempla.tasks.retrain import check_fit, fitted, is_module
+from exempla.tasks.retrain import check_fit, fitted
 from exempla.tasks.summarize.last_layer import LastLayer, read_last_layer
 from exempla.tasks.summarize.posterior import (
     BATCH_BYTES,
     DRAWS,
-    FULL_FISHER,
     WIDTH,
     Pool,
     Refit,
@@ -48,26 +42,15 @@ from exempla.tasks.summarize.posterior import (
     with_every_class,
 )
 
-__all__ = [
-    "Summary",
-    "summarize",
-    "best_total",
-    "left_out",
-    "expected_peak",
-    "fit_weights",
-]
+__all__ = ["Summary", "best_total", "expected_peak", "fit_weights", "left_out", "summarize"]
 
 
 def fit_weights(
     rows: np.ndarray, target: np.ndarray, ridge: float, floor: float = 0.01
 ) -> np.ndarray:
-    """w ≥ floor/k that minimise ‖target − Σ w_i f_i‖² + ridge·‖w − 1/k‖², scaled to sum 1.
+    """Return w ≥ floor/k that minimise ‖target − Σ w_i f_i‖² + ridge·‖w − 1/k‖², scaled to sum 1.
 
     The floor keeps every chosen example in the summary, hence every class that was chosen.
-
-    >>> import numpy as np
-    >>> fit_weights(np.eye(2), np.array([0.75, 0.25]), ridge=0.0)
-    array([0.75, 0.25])
     """
     k = len(rows)
     rows = rows.astype(np.float64)
@@ -180,39 +163,26 @@ LOOKED_AT = 256
 def expected_peak(
     model: Any, train: Any, k: int, refitted: bool, likelihood: Any, parameters: Any, device: Any
 ) -> tuple[int, float]:
-    """The number of examples, and the bytes taken at the peak beside the model and the data.
+    """Return the number of examples, and the bytes taken at the peak beside model and data.
 
-    A: the layer's inputs of all n examples, which are collected in batches and then joined; T: what
-    the steps of a Pipeline before the last one make of them, once to be read and once to be
-    refitted on; the candidates' rows of `width` float32 numbers; W = 8·k·width of the picked ones,
-    twice; O: examples to judge a refit by. The largest of these counts:
-
-        reading     2A + 2T
-        rows        A + T + candidates + 3 batches of scores
-        choosing    A + T + candidates + compiler of the inner loop + 2W + 2O
-
-    Zeros if it cannot be told yet: whatever is wrong is said where it is in the way.
+    These are the layer's inputs, the candidates' rows in float32 and either the inputs once more
+    while they are read, three batches of scores, or the choice: the picked rows in float64, twice,
+    and the examples to judge a refit by. Zeros if it cannot be told before something is refused.
     """
     try:
         n = count_examples(train) or 0
         some = np.unique(np.linspace(0, n - 1, LOOKED_AT).astype(np.int64))
         few = read_last_layer(model, take_examples(train, some), likelihood, parameters, device)
-        transformed = not is_module(model) and unwrap(model).transform is not None
         k = min(k, n)
     except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError):
         return 0, 0.0
     row, p = nbytes_of(few.a) / len(few), few.theta.size
-    inputs = n * row
-    made = inputs if transformed else 0.0  # once to be read, and once to be refitted on
-    refits = made * refitted
     width = min(DRAWS * p, WIDTH) + (few.theta.shape[1] + 1 if few.discrete else 0)
     count = min(n, pool_size(k, width))
     choosing = 16.0 * k * width + 2.0 * min(n, MOST) * row * refitted
     choosing += COMPILER_BYTES if count * width > MAX_FLOAT64_ENTRIES else 0
-    fisher = 24.0 * p**2 if p <= FULL_FISHER else 0.0
-    kept = inputs + refits + 4.0 * count * width + 24.0 * n + fisher
-    largest = max(2 * inputs + made + refits, kept + max(3.0 * BATCH_BYTES, choosing))
-    return n, IMPORT_BYTES + largest
+    kept = n * (row + 24.0) + 4.0 * count * width
+    return n, IMPORT_BYTES + kept + max(n * row, 3.0 * BATCH_BYTES, choosing)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -357,7 +327,17 @@ def summarize(
         found = [_choose(pool, layer.codes, k, selector, way, fillers) for way in ways]
         best, amount = len(found) - 1, float(k) if total == "k" else layer.size
         if refit is not None:
-            best, amount = _chosen_total(found, refit, layer, k, rest)
+            weighted = [(choice.indices, choice.weights) for choice in found]
+            others = left_out(layer, weighted, rest)
+            if len(others):
+                best, amount = best_total(weighted, refit, others, layer)
+            else:
+                warnings.warn(
+                    f"too few examples are left beside {k} of {len(layer)} to choose the total "
+                    "weight by: it is n; give total='k' or 'n' to say it yourself",
+                    ExemplaWarning,
+                    stacklevel=2,
+                )
     picked = found[best]
     return Summary.of(
         picked,
@@ -372,20 +352,3 @@ def summarize(
         ids=None if names is None else names[picked.indices],
         state=None,
     )
-
-
-def _chosen_total(
-    found: list[Selection], refit: Refit, layer: LastLayer, k: int, rng: np.random.Generator
-) -> tuple[int, float]:
-    """Which choice of examples, and what its weights should sum to, judged by a refit."""
-    weighted = [(choice.indices, choice.weights) for choice in found]
-    others = left_out(layer, weighted, rng)
-    if len(others):
-        return best_total(weighted, refit, others, layer)
-    warnings.warn(
-        f"too few examples are left beside {k} of {len(layer)} to choose the total weight by: "
-        "it is n; give total='k' or 'n' to say it yourself",
-        ExemplaWarning,
-        stacklevel=3,
-    )
-    return len(found) - 1, layer.size

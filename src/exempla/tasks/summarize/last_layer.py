@@ -84,11 +84,12 @@ class LastLayer:
         for part in self.batches():
             moment = part.output_moments(cut)
             for c in range(d_out):
-                for e in range(c, d_out):
-                    block = _inputs_moment(part.a, moment[:, c, e])
-                    total[:, c, :, e] += block
-                    if e > c:
-                        total[:, e, :, c] += block
+                for e in range(c + 1):
+                    scale, a = moment[:, c, e][:, None], part.a
+                    scaled = a.multiply(scale).T if is_sparse(a) else (a * scale).T
+                    product = scaled @ a
+                    total[:, c, :, e] += product.toarray() if is_sparse(product) else product
+                    total[:, e, :, c] = total[:, c, :, e]
         return total.reshape(d_in * d_out, d_in * d_out) / self.size
 
     def fisher_diagonal(self) -> np.ndarray:
@@ -115,13 +116,6 @@ class LastLayer:
         return moment
 
 
-def _inputs_moment(a: Array, scale: np.ndarray) -> np.ndarray:
-    """Σ scale_i a_i a_iᵀ."""
-    if is_sparse(a):
-        return (a.multiply(scale[:, None]).T @ a).toarray()
-    return (a * scale[:, None]).T @ a
-
-
 def read_last_layer(
     model: Any, train: Any, likelihood: Any = "auto", parameters: Any = None, device: Any = None
 ) -> LastLayer:
@@ -129,16 +123,12 @@ def read_last_layer(
     if hasattr(model, "named_modules"):
         return _read_torch_layer(model, train, likelihood, parameters, device)
     oracle = make_oracle(model, likelihood, parameters)
-    if oracle.trees:
+    if oracle.trees or not isinstance(oracle, SklearnOracle):
+        inner = unwrap(model).model if oracle.trees else model
         raise UnsupportedModelError(
-            f"{type(unwrap(model).model).__name__} cannot be summarised: a summary stands for all "
-            "data in a refit, which k rows can do for weights but not for the splits of trees; "
-            "summarise with a linear model, or use clean to leave rows out."
-        )
-    if not isinstance(oracle, SklearnOracle):
-        raise UnsupportedModelError(
-            f"a {type(model).__name__} cannot be summarised: give a linear model, a perceptron or "
-            "a torch module with a linear last layer."
+            f"{type(inner).__name__} cannot be summarised: k rows can stand for all data in a "
+            "refit of weights, but not of the splits of trees; give a linear model, a perceptron "
+            "or a torch module with a linear last layer, or use clean to leave rows out."
         )
     examples = oracle.read(train, role="train")
     if len(oracle.layers) > 1:
@@ -213,10 +203,8 @@ def _linear_layer(model: Any, wanted: Any) -> str:
     if isinstance(wanted, list | tuple) and len(wanted) == 1:
         wanted = wanted[0]
     found = {name: m for name, m in model.named_modules() if isinstance(m, nn.Linear)}
-    if wanted is None and found:
-        return list(found)[-1]
-    for name, module in found.items():
-        if module is wanted or (isinstance(wanted, str) and wanted in (name, name + ".weight")):
+    for name, module in reversed(found.items()):
+        if wanted is None or module is wanted or f"{wanted}" in (name, f"{name}.weight"):
             return name
     raise UnsupportedModelError(
         f"parameters={wanted!r} is not one linear layer of the model; its linear layers are "
@@ -226,6 +214,5 @@ def _linear_layer(model: Any, wanted: Any) -> str:
 
 def given_weights(train: Any) -> np.ndarray | None:
     """The sample weights of (X, y, sample_weight)."""
-    if isinstance(train, tuple) and len(train) == 3 and train[2] is not None:
-        return np.asarray(train[2], dtype=np.float64)
-    return None
+    given = train[2] if isinstance(train, tuple) and len(train) == 3 else None
+    return None if given is None else np.asarray(given, dtype=np.float64)

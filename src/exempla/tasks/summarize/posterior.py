@@ -7,21 +7,18 @@ constant, and a refit on it ends where a fit on the data does. The parameters ar
 as k examples feel it (n/k times as strong as in the mean over n), so that directions which a fit
 on k examples leaves to the penalty do not count.
 
-Eigenvectors are free in their signs, and in more where eigenvalues are equal; the last bit of a
-sum decides. The symmetric root I^(−1/2) is not, so draws and rows are made with it.
-
-Equal examples have equal rows, to the last bit, so that the choice between them is a tie and goes
-to the first. (A product computes a row a little differently at another place of its batch.)
+Draws and rows are made with the symmetric root I^(−1/2), which unlike eigenvectors has no free
+signs. Equal examples have equal rows, to the last bit, so that a tie goes to the first.
 """
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from scipy.sparse import csr_array
 from sklearn.linear_model import LogisticRegression, LogisticRegressionCV, Ridge, RidgeCV
 
@@ -30,10 +27,9 @@ from exempla.data import plain_labels, take_rows, unpack
 from exempla.errors import ExemplaError
 from exempla.oracles import make_oracle
 from exempla.oracles.sklearn.unwrap import unwrap
-from exempla.progress import say
 from exempla.selection.rows import tie_threshold
 from exempla.tasks.copies import row_hashes
-from exempla.tasks.retrain import is_module, refit
+from exempla.tasks.retrain import is_module, refit, weight_argument
 from exempla.tasks.summarize.last_layer import LastLayer
 
 DRAWS = 30
@@ -127,18 +123,12 @@ class Posterior:
 
 
 def products(a: Array, g: np.ndarray) -> Array:
-    """Each example's a gᵀ at every draw, (n, draws·d_in·d_out) in that order; CSR if `a` is.
-
-    >>> products(np.array([[1.0, 2.0]]), np.array([[[3.0, 4.0]]]))
-    array([[3., 4., 6., 8.]])
-    """
+    """Return each example's a gᵀ at every draw, (n, draws·d_in·d_out); CSR if `a` is."""
     n, draws, d_out = g.shape
     if not is_sparse(a):
         return (a[:, None, :, None] * g[:, :, None, :]).reshape(n, -1)
     d_in = a.shape[1]
-    lengths = np.diff(a.indptr)
-    of_entry = np.repeat(np.arange(n), lengths)
-    values = a.data[:, None, None] * g[of_entry]
+    values = a.data[:, None, None] * g[np.repeat(np.arange(n), np.diff(a.indptr))]
     columns = np.arange(draws)[:, None] * d_in * d_out + np.arange(d_out)
     columns = a.indices.astype(np.int64)[:, None, None] * d_out + columns
     starts = a.indptr.astype(np.int64) * (draws * d_out)
@@ -156,10 +146,9 @@ def posterior(
 ) -> Posterior:
     """Draw parameters around θ̂, with `spread` times the variance that k examples leave open."""
     penalty = np.repeat(layer.penalty, layer.theta.shape[1]) * layer.size / k + damping
-    if layer.theta.size <= FULL_FISHER:
-        whitening = _inverse_root(layer.fisher() + np.diag(penalty))
-    else:
-        whitening = _inverse_roots(layer.fisher_diagonal() + penalty)
+    full = layer.theta.size <= FULL_FISHER
+    metric = layer.fisher() + np.diag(penalty) if full else layer.fisher_diagonal() + penalty
+    whitening = _inverse_root(metric)
     noise = rng.standard_normal((draws, layer.theta.size)) * np.sqrt(spread / k)
     steps = noise @ whitening if whitening.ndim == 2 else noise * whitening
     thetas = layer.theta[None] + steps.reshape(draws, *layer.theta.shape)
@@ -167,31 +156,18 @@ def posterior(
 
 
 def _inverse_root(metric: np.ndarray) -> np.ndarray:
-    """The symmetric I^(−1/2), zero along negligible directions.
-
-    >>> _inverse_root(np.diag([4.0, 0.0]))
-    array([[0.5, 0. ],
-           [0. , 0. ]])
-    """
-    if not np.isfinite(metric).all():
-        raise _useless()
-    values, vectors = np.linalg.eigh(metric)
-    return (vectors * _inverse_roots(values)) @ vectors.T
-
-
-def _inverse_roots(values: np.ndarray) -> np.ndarray:
-    """1/√λ, zero where negligible."""
+    """The I^(−1/2) of a symmetric matrix or of a diagonal, zero along negligible directions."""
+    values, vectors = metric, None
+    if metric.ndim == 2 and np.isfinite(metric).all():
+        values, vectors = np.linalg.eigh(metric)
     kept = values > _NEGLIGIBLE * values.max()
     if not kept.any() or not np.isfinite(values).all():
-        raise _useless()
-    return np.where(kept, 1 / np.sqrt(np.where(kept, values, 1.0)), 0.0)
-
-
-def _useless() -> ExemplaError:
-    return ExemplaError(
-        "the model's Fisher is zero or not finite, so its training data cannot be told apart: "
-        "check its inputs and parameters."
-    )
+        raise ExemplaError(
+            "the model's Fisher is zero or not finite, so its training data cannot be told apart: "
+            "check its inputs and parameters."
+        )
+    roots = np.where(kept, 1 / np.sqrt(np.where(kept, values, 1.0)), 0.0)
+    return roots if vectors is None else (vectors * roots) @ vectors.T
 
 
 def _signed_hashing(length: int, rng: np.random.Generator) -> csr_array | None:
@@ -226,12 +202,7 @@ def refitter(
     if fit is None:
         unwrapped = unwrap(model)
         model, transform, device = _without_search(unwrapped.model), unwrapped.transform, None
-        if "sample_weight" not in inspect.signature(model.fit).parameters:
-            raise ExemplaError(
-                f"{type(model).__name__}.fit takes no sample_weight in this scikit-learn, so a "
-                "weighted summary cannot be fitted: use a model that takes them, such as "
-                "LogisticRegression or Ridge."
-            )
+        weight_argument(model)  # refuses a model that takes no weights
         # steps before the last one stay as they were fitted on all the data
         X = given.X if transform is None else transform(given.X)
         labels = unwrapped.labels
@@ -254,12 +225,9 @@ def _without_search(last: Any) -> Any:
     """A model that searches its own penalty, with the penalty it found."""
     if isinstance(last, LogisticRegressionCV):
         C = float(np.exp(np.mean(np.log(last.C_))))
-        kept = {
-            name: value
-            for name, value in last.get_params().items()
-            if name in LogisticRegression().get_params() and name not in ("l1_ratio", "penalty")
-        }
-        return LogisticRegression(**{**kept, "C": C})
+        names = set(LogisticRegression().get_params()) - {"C", "l1_ratio", "penalty"}
+        given = last.get_params()
+        return LogisticRegression(C=C, **{name: given[name] for name in names & given.keys()})
     if isinstance(last, RidgeCV):
         alpha: Any = last.alpha_
         return Ridge(alpha=alpha, fit_intercept=last.fit_intercept)
@@ -277,10 +245,9 @@ def stratified_sample(
     rng: np.random.Generator,
     leverage: np.ndarray | None = None,
 ) -> np.ndarray:
-    """`size` of the rows `among`, by chance, with some of every class; in order.
+    """Return `size` of the rows `among`, by chance, with some of every class; in order.
 
-    With `leverage` (one number per row of `among`) every other one is drawn in proportion to it:
-    an evenly drawn sample would miss what only a few examples show.
+    With `leverage` (one number per row of `among`) every other one is drawn in proportion to it.
     """
     if size >= len(among):
         return among
@@ -288,25 +255,11 @@ def stratified_sample(
     if leverage is not None and leverage.sum() > 0:
         # the smallest of exponential times with rate leverage: draws without replacement
         times = rng.standard_exponential(len(among)) / np.maximum(leverage, 1e-300)
-        order = _interleaved(among[np.argsort(times)], order)
-    if classes is None:
-        return np.sort(order[:size])
-    labels = classes[order]
-    first = [np.flatnonzero(labels == c)[:FEWEST] for c in np.unique(labels)]
-    sure = np.concatenate(first)[:size]
-    rest = np.setdiff1d(np.arange(len(order)), sure)  # still in random order
-    return np.sort(order[np.concatenate([sure, rest])[:size]])
-
-
-def _interleaved(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Entries of the two orders in turn, each at its first place only.
-
-    >>> _interleaved(np.array([2, 1, 0]), np.array([0, 1, 2]))
-    array([2, 0, 1])
-    """
-    both = np.stack([first, second], axis=1).ravel()
-    places = np.sort(np.unique(both, return_index=True)[1])
-    return both[places]
+        order = pd.unique(np.stack([among[np.argsort(times)], order], axis=1).ravel())
+    if classes is not None:  # the first of each class come first
+        rank = pd.Series(classes[order]).groupby(classes[order]).cumcount().to_numpy()
+        order = order[np.argsort(rank >= FEWEST, kind="stable")]
+    return np.sort(order[:size])
 
 
 def with_every_class(
@@ -316,11 +269,6 @@ def with_every_class(
 
     The best is the one whose row points most towards the target. A pick leaves only if another
     of its class stays; if there are fewer picks than classes, the smallest classes are left out.
-
-    >>> import numpy as np
-    >>> rows, classes = np.eye(3), np.array([0, 0, 1])
-    >>> with_every_class(np.array([0, 1]), classes, rows, np.ones(3))
-    array([0, 2])
     """
     picked = np.array(picked)
     present, counts = np.unique(classes, return_counts=True)
@@ -346,8 +294,6 @@ this memory holds, while the target stays the mean of all. Half of them are draw
 what only a few examples show (a rare feature) would be missing."""
 _NO_LEVERAGE = 1e-12
 """Leverage below this share of the largest is rounding."""
-_BITS = 40
-"""Inputs that agree in so many leading bits are equal: the rest is rounding of the layers below."""
 
 
 @dataclass(frozen=True)
@@ -383,9 +329,7 @@ def candidates(layer: LastLayer, around: Posterior, k: int, rng: np.random.Gener
     if layer.discrete:
         shares = np.bincount(layer.codes, weights=layer.counts) / layer.size
     width = around.width + len(shares)
-    examples = _sample(layer, around, k, width, rng)
-    if 4 * len(examples) * width > 2**28:
-        say(f"{len(examples)} of {len(layer)} examples are candidates, in rows of {width} numbers")
+    examples = _sample(layer, around, pool_size(k, width), rng)
     rows = np.empty((len(examples), width), dtype=np.float32)
     chosen = layer.take(examples)
     around.fill(rows, chosen)
@@ -403,10 +347,7 @@ def pool_size(k: int, width: int) -> int:
     return max(k, min(max(_FEWEST_CANDIDATES, _PER_PICK * k), ROW_BYTES // (4 * width)))
 
 
-def _sample(
-    layer: LastLayer, around: Posterior, k: int, width: int, rng: np.random.Generator
-) -> np.ndarray:
-    size = pool_size(k, width)
+def _sample(layer: LastLayer, around: Posterior, size: int, rng: np.random.Generator) -> np.ndarray:
     counted = np.arange(len(layer))
     counted = counted if layer.counts is None else counted[layer.counts > 0]
     classes = layer.codes if layer.discrete else None
@@ -418,22 +359,8 @@ def _sample(
 
 
 def first_equal(layer: LastLayer) -> np.ndarray:
-    """For each example the first one with the same inputs, label and scale."""
-    inputs: Any = _leading_bits(layer.a.data if is_sparse(layer.a) else layer.a)
-    if is_sparse(layer.a):
-        inputs = csr_array((inputs, layer.a.indices, layer.a.indptr), shape=layer.a.shape)
+    """Return for each example the first one with the same label, scale and float32 inputs."""
     scale = np.ones(len(layer)) if layer.scale is None else layer.scale
-    parts: list[Any] = [row_hashes(inputs), layer.codes, scale]
-    keys = np.rec.fromarrays(parts)
-    _, first, same = np.unique(keys, return_index=True, return_inverse=True)
+    parts: list[Any] = [row_hashes(layer.a.astype(np.float32)), layer.codes, scale]
+    _, first, same = np.unique(np.rec.fromarrays(parts), return_index=True, return_inverse=True)
     return first[same]
-
-
-def _leading_bits(values: np.ndarray, bits: int = _BITS) -> np.ndarray:
-    """Numbers rounded to so many binary digits.
-
-    >>> _leading_bits(np.array([1.0, 1.01, -3.3]), bits=3)
-    array([ 1. ,  1. , -3.5])
-    """
-    mantissa, exponent = np.frexp(values)
-    return np.ldexp(np.round(mantissa * 2.0**bits), exponent - bits)
