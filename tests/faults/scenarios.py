@@ -365,7 +365,7 @@ class Record(Scenario):
         self.train(folder, 7)
 
     def check(self, folder: Path, code: int) -> list[str]:
-        from exempla.recorder.recorder import read_run
+        from exempla.recorder.snapshots import read_run
 
         model = LogisticRegression(max_iter=500).fit(X, Y)
         used = exempla.Explainer([model, folder / "run"], progress=False)  # it can be used

@@ -19,8 +19,7 @@ from torch import nn
 
 import exempla
 from exempla.recorder import recorder as module
-from exempla.recorder.recorder import read_run
-from exempla.recorder.weights import encoded, plain_names, read_tensors
+from exempla.recorder.snapshots import encoded, plain_names, read_run, read_tensors
 
 X, Y = load_iris(return_X_y=True)
 

@@ -21,7 +21,7 @@ from torch.utils.data import (
 )
 
 from exempla.errors import ExemplaError, ExemplaWarning
-from exempla.oracles.torch import sources as streams
+from exempla.oracles.torch import examples as streams
 from exempla.oracles.torch.examples import TorchExamples
 from exempla.oracles.torch.oracle import TorchOracle
 from tests.oracles.torch.items import Items, Noisy

@@ -14,7 +14,7 @@ import exempla.oracles.torch.oracle as module
 from exempla.errors import ExemplaError, ExemplaWarning, UnsupportedModelError
 from exempla.oracles.likelihoods import Custom
 from exempla.oracles.torch import likelihood as torch_likelihoods
-from exempla.oracles.torch import trainers as torch_select
+from exempla.oracles.torch import model as torch_select
 from exempla.oracles.torch.examples import ArraySource, TorchExamples
 from exempla.oracles.torch.oracle import TorchOracle
 

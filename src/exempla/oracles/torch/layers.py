@@ -5,8 +5,9 @@ parameter's score, sample by sample. Matrices (Linear, tables, convolutions) sta
 score of a parameter that acts element by element is as long as its gradient and is written out.
 
 Samples may stand on any axis of an output (sequence-first models), or share one with another axis
-(frames, windows, heads): the survey finds the `Layout`. If rows were gathered by index (experts,
-packed sequences), `Rows` holds the sample of each.
+(frames, windows, heads): the survey finds the `Layout`. If a pass gathers rows by index, no axis
+carries the samples: a mixture of experts sends each token where its router says, a packed sequence
+leaves padding out. `Rows` then holds the sample of each row, which `RowProbe` finds in every pass.
 
 A `Block` is one layer. A weight and a bias that are always used together form one block: for a
 matrix the bias is one more row of inputs equal to one, for element-wise parameters the two stand
@@ -15,7 +16,7 @@ side by side. Parameters that the tape could not describe are blocks for the fal
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -37,6 +38,14 @@ from exempla.oracles.torch.factors import (
     merge,
     widen,
 )
+
+_BASE = 16
+"""Values of a digit: factors of up to 2^15, which every type but float16 can represent."""
+_HALF_BASE = 4
+"""The base for float16: factors of up to 2^3."""
+_MAX_LOG_ERROR = 0.02
+"""Largest distance of the logarithm of a factor from a whole number; beyond it, a row belongs to
+two samples."""
 
 
 class Layout(NamedTuple):
@@ -80,7 +89,7 @@ class Rows:
         return out.unflatten(0, (self.n, self.most))
 
 
-_Place = Layout | Rows
+Place = Layout | Rows
 
 
 def repeated(t: Tensor, n: int, axis: int) -> Tensor:
@@ -90,13 +99,13 @@ def repeated(t: Tensor, n: int, axis: int) -> Tensor:
     return t.expand(*t.shape[:axis], n, *t.shape[axis + 1 :])
 
 
-def _positions(t: Tensor, n: int, layout: _Place) -> Tensor:
+def _positions(t: Tensor, n: int, layout: Place) -> Tensor:
     """Return (n, s, d): every axis but the last is samples or positions."""
     t = t.reshape(-1, t.shape[-1]) if isinstance(layout, Rows) else t
     return layout.split(t, n).reshape(n, -1, t.shape[-1])
 
 
-def _channels(t: Tensor, n: int, layout: _Place) -> Tensor:
+def _channels(t: Tensor, n: int, layout: Place) -> Tensor:
     """Return (n, C), summed over everything but samples and the channel axis."""
     parts = widen(layout.split(t, n))  # (n, m, C, …)
     return parts.flatten(3).sum((1, 3)) if parts.ndim > 3 else parts.sum(1)
@@ -139,11 +148,11 @@ class Use:
         """Return x, repeated for every sample if the output was."""
         return self.x if self.repeat is None else repeated(self.x, n, self.repeat)
 
-    def vector(self, role: str, g: Tensor, n: int, layout: _Place) -> Tensor:
+    def vector(self, role: str, g: Tensor, n: int, layout: Place) -> Tensor:
         """Return the score of the parameter in this role, written out: (n, numel)."""
         raise NotImplementedError
 
-    def factors(self, g: Tensor, n: int, layout: _Place, bias: bool) -> Factors:
+    def factors(self, g: Tensor, n: int, layout: Place, bias: bool) -> Factors:
         """Return the score of the weight, with the bias as last row if wanted."""
         raise NotImplementedError
 
@@ -156,13 +165,13 @@ class LinearUse(Use):
     matrix: ClassVar[bool] = True
     by_row: ClassVar[bool] = True
 
-    def vector(self, role: str, g: Tensor, n: int, layout: _Place) -> Tensor:
+    def vector(self, role: str, g: Tensor, n: int, layout: Place) -> Tensor:
         return widen(_positions(g, n, layout)).sum(1)  # ∂out/∂b = 1 at every position
 
-    def factors(self, g: Tensor, n: int, layout: _Place, bias: bool) -> Factors:
+    def factors(self, g: Tensor, n: int, layout: Place, bias: bool) -> Factors:
         return PairFactors(self._operand(n, layout, bias), Vectors(_positions(g, n, layout)))
 
-    def _operand(self, n: int, layout: _Place, bias: bool) -> Operand:
+    def _operand(self, n: int, layout: Place, bias: bool) -> Operand:
         x = self.inputs(n)
         written = bias and isinstance(layout, Rows)  # a place without a row has no one either
         x = F.pad(x, (0, 1), value=1.0) if written else x
@@ -177,7 +186,7 @@ class TableUse(LinearUse):
     padding: int | None = None
     table: bool = True  # type: ignore[misc]
 
-    def factors(self, g: Tensor, n: int, layout: _Place, bias: bool) -> Factors:
+    def factors(self, g: Tensor, n: int, layout: Place, bias: bool) -> Factors:
         indices = _positions(self.inputs(n)[..., None], n, layout)[..., 0]
         values = _positions(g, n, layout)
         if self.padding is not None:  # torch gives the padding row no gradient
@@ -192,7 +201,7 @@ class StackUse(LinearUse):
     pieces: int = 0
     which: Tensor | None = None
 
-    def _operand(self, n: int, layout: _Place, bias: bool) -> Operand:
+    def _operand(self, n: int, layout: Place, bias: bool) -> Operand:
         assert self.which is not None
         places = _positions(self.which.reshape(*self.x.shape[:-1], 1), n, layout)[..., 0]
         return Stacked(_positions(self.inputs(n), n, layout), places, self.pieces)
@@ -207,10 +216,10 @@ class ConvUse(Use):
     turned: ClassVar[bool] = False
     """Whether input and output gradient change places."""
 
-    def vector(self, role: str, g: Tensor, n: int, layout: _Place) -> Tensor:
+    def vector(self, role: str, g: Tensor, n: int, layout: Place) -> Tensor:
         return _channels(g, n, layout)
 
-    def factors(self, g: Tensor, n: int, layout: _Place, bias: bool) -> Factors:
+    def factors(self, g: Tensor, n: int, layout: Place, bias: bool) -> Factors:
         assert self.conv is not None
         x, g = (widen(layout.split(t, n).flatten(0, 1)) for t in (self.x, g))
         x, g = (g, x) if self.turned else (x, g)
@@ -237,7 +246,7 @@ class NormUse(Use):
     def by_row(self) -> bool:  # type: ignore[override]
         return not self.by_channel and self.shape[-1:].numel() == self.features
 
-    def vector(self, role: str, g: Tensor, n: int, layout: _Place) -> Tensor:
+    def vector(self, role: str, g: Tensor, n: int, layout: Place) -> Tensor:
         if role == "weight":
             assert self.normalise is not None
             g = widen(g) * widen(self.normalise(self.inputs(n)))
@@ -255,7 +264,7 @@ class ShiftUse(Use):
     sign: float = 1.0
     index: tuple[Any, ...] | None = None
 
-    def vector(self, role: str, g: Tensor, n: int, layout: _Place) -> Tensor:
+    def vector(self, role: str, g: Tensor, n: int, layout: Place) -> Tensor:
         g = widen(layout.split(g, n))
         if self.index is None:
             return self.sign * _summed_to(g, self.size).reshape(n, -1)
@@ -270,13 +279,13 @@ class ScaleUse(Use):
 
     size: torch.Size = field(default_factory=torch.Size)
 
-    def vector(self, role: str, g: Tensor, n: int, layout: _Place) -> Tensor:
+    def vector(self, role: str, g: Tensor, n: int, layout: Place) -> Tensor:
         x = self.x.expand(self.shape)
         x = x if self.repeat is None else repeated(x, n, self.repeat)
         return _summed_to(layout.split(widen(g) * widen(x), n), self.size).reshape(n, -1)
 
 
-Seen = tuple[Use, Tensor, _Place]
+Seen = tuple[Use, Tensor, Place]
 """A use, the gradient at its output, and its layout."""
 
 
@@ -409,3 +418,98 @@ def _partner(
     together = [id(u) for u in uses_of[bias]] == [id(u) for u in uses_of[name]]
     alike = uses_of[name][0].matrix or shapes[bias] == shapes[name]
     return bias if together and alike else None
+
+
+# ---- where samples stand in one pass
+
+
+class _ScalarOf(torch.autograd.Function):
+    """A scalar whose gradient at the outputs is the cotangent (its value does not matter).
+
+    Given `grad_outputs`, `torch.autograd.grad` imports sympy to compare two shapes: a second and
+    60 MB in every fresh process. The gradient of a scalar needs none, and costs no memory.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, outputs: Tensor, cotangent: Tensor) -> Tensor:
+        ctx.save_for_backward(cotangent)
+        return outputs.new_zeros(())
+
+    @staticmethod
+    def backward(ctx: Any, *one: Tensor) -> tuple[Tensor, None]:
+        (cotangent,) = ctx.saved_tensors
+        return cotangent, None
+
+
+def pull_back(
+    outputs: Tensor, wanted: Sequence[Any], cotangent: Tensor, again: bool = False
+) -> tuple[Tensor | None, ...]:
+    """Return the gradient of ⟨outputs, cotangent⟩ at each tensor wanted; None where unused."""
+    with torch.inference_mode(False), torch.enable_grad():
+        cotangent = cotangent.clone() if cotangent.is_inference() else cotangent
+        scalar = _ScalarOf.apply(outputs, cotangent)
+    return torch.autograd.grad(scalar, wanted, retain_graph=again, allow_unused=True)  # type: ignore
+
+
+def random_cotangent(outputs: Tensor) -> Tensor:
+    """Return a random direction of the outputs, the same at every call."""
+    generator = torch.Generator().manual_seed(0)
+    directions = torch.randn(outputs.shape, generator=generator, dtype=torch.float32)
+    return directions.to(outputs.device, outputs.dtype)
+
+
+class RowProbe:
+    """Find the sample of each row, at every use of one pass.
+
+    The backward pass is linear in the cotangent: with the cotangent of sample i scaled by 2^d, the
+    gradient at a row of sample i is scaled by exactly 2^d, in any precision. With the number of a
+    sample written to the base B, its digits are found in log_B(n) more backward passes.
+    """
+
+    def __init__(self, outputs: Tensor, uses: Sequence[Use], n: int) -> None:
+        directions = random_cotangent(outputs)
+        self.n, self.base = n, _HALF_BASE if outputs.dtype == torch.float16 else _BASE
+        edges = [use.edge for use in uses]
+        self.plain = pull_back(outputs, edges, directions, again=True)
+        self.scaled, digit = [], 1
+        while digit < n:
+            factors = 2.0 ** ((torch.arange(n, device=outputs.device) // digit) % self.base)
+            along = directions * factors.to(outputs.dtype).reshape(-1, *[1] * (outputs.ndim - 1))
+            self.scaled.append(pull_back(outputs, edges, along, again=True))
+            digit *= self.base
+
+    def _samples(self, place: int, rows: Callable[[Tensor], Tensor]) -> Tensor | None:
+        """Return the sample of each row, −1 if no gradient reaches it; None if a row has several.
+
+        `rows` turns a gradient into (rows, numbers).
+        """
+        first = self.plain[place]
+        assert first is not None
+        norms = rows(first).double().norm(dim=1)
+        reached = norms > 0
+        found = torch.zeros(len(norms), dtype=torch.long, device=norms.device)
+        for digit, gradients in enumerate(self.scaled):
+            g = gradients[place]
+            assert g is not None
+            factor = (rows(g).double().norm(dim=1)[reached] / norms[reached]).log2()
+            if bool(((factor - factor.round()).abs() > _MAX_LOG_ERROR).any()):
+                return None
+            found[reached] += factor.round().long() * self.base**digit
+        if bool((found >= self.n).any()) or bool((found < 0).any()):
+            return None
+        return found.masked_fill(~reached, -1)
+
+    def layout(self, place: int, use: Use, usual: Place) -> Place | None:
+        """Return where samples stand at this use in this pass; None if a row has several."""
+        if use.repeat is not None or self.plain[place] is None:
+            return usual
+        if isinstance(usual, Layout) and use.axes and use.shape[usual.axis] % self.n == 0:
+            samples = self._samples(place, lambda g: usual.split(g, self.n).flatten(1))
+            if samples is not None:
+                known = torch.arange(self.n, device=samples.device)
+                if bool(((samples == known) | (samples < 0)).all()):
+                    return usual
+        if not use.by_row:
+            return None
+        samples = self._samples(place, lambda g: g.reshape(-1, g.shape[-1]))
+        return None if samples is None else Rows.of(samples, self.n)

@@ -22,7 +22,8 @@ from torch import Tensor, nn
 from exempla.errors import ExemplaError
 from exempla.oracles.base import CLASS_CUT
 from exempla.oracles.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood, Poisson
-from exempla.oracles.torch.examples import IGNORED_LABEL, Batch, refuse_rows
+from exempla.oracles.torch.examples import Batch, refuse_rows
+from exempla.oracles.torch.model import IGNORED_LABEL
 
 _MAX_EXACT_OUTPUTS = 32
 """Largest number of classes (or outputs) for which the expectation over labels is exact."""
