@@ -347,27 +347,23 @@ class Recorder:
         older = _OPEN.get(key)
         if older is not None and resume:  # the cell of a notebook was run again
             older._close()
-        if not self._acquire(folder):
-            raise ExemplaError(
-                f"another Recorder is writing to {folder}: wait until it has finished, or give "
-                "each run a folder of its own."
-            )
+        busy = ExemplaError(
+            f"another Recorder is writing to {folder}: wait until it has finished, or give each "
+            "run a folder of its own."
+        )
+        self._acquire(folder, busy)
         _OPEN[key] = self
         if run is not None:
             self._continue(read_run(folder))
             self._manifest = (folder / RUN_FILE).read_bytes()
         return folder
 
-    def _acquire(self, folder: Path) -> bool:
-        """Lock the folder, where the system has locks; return False if it is locked elsewhere."""
+    def _acquire(self, folder: Path, busy: Exception) -> None:
+        """Lock the folder, where the system has locks; raise `busy` if it is locked elsewhere."""
         if self._lock is None:
             lock = ExitStack()
-            try:
-                lock.enter_context(io.alone_in(folder, BlockingIOError()))
-            except BlockingIOError:
-                return False
+            lock.enter_context(io.alone_in(folder, busy))
             self._lock = lock
-        return True
 
     def _close(self) -> None:
         """Let another Recorder use the folder."""
@@ -423,10 +419,10 @@ class Recorder:
 
     def _refuse_other_writers(self) -> None:
         """Raise OSError if another Recorder has continued this run since this one last wrote."""
-        path = self.folder / RUN_FILE
-        mine = self._acquire(self.folder)
-        if not mine or (path.read_bytes() if path.is_file() else None) != self._manifest:
-            raise OSError(0, "another Recorder has continued this run")
+        path, busy = self.folder / RUN_FILE, OSError(0, "another Recorder has continued this run")
+        self._acquire(self.folder, busy)
+        if (path.read_bytes() if path.is_file() else None) != self._manifest:
+            raise busy
 
     def _write_run(self, finished: bool = False, writing: tuple[str, ...] = ()) -> None:
         name, stride = type(self.model).__name__, self._thinning.stride

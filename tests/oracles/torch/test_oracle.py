@@ -231,7 +231,7 @@ def test_out_of_memory_halves_the_batch_and_goes_on() -> None:
     model, (x, y) = Greedy(), data()
     oracle, plain = TorchOracle(model, "categorical"), TorchOracle(model.inner)
     oracle.read((x[:3], y[:3]), role="train")
-    everyone = TorchExamples(ArraySource((x, y)), oracle.form, oracle.device, oracle.dtype)
+    everyone = TorchExamples(ArraySource((x, y)), oracle.form, weighted=True)
     want = plain.read((x, y), role="train")
     rows = list(oracle.scores(everyone))
     assert np.concatenate([r.sample for r in rows]).tolist() == list(range(N))

@@ -18,6 +18,7 @@ import inspect
 import random
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
@@ -31,14 +32,12 @@ from torch.utils.data import (
     DataLoader,
     Dataset,
     IterableDataset,
-    RandomSampler,
-    SequentialSampler,
     Subset,
     TensorDataset,
     default_collate,
 )
 
-from exempla.arrays import is_sparse, native, refuse_masked, to_numpy
+from exempla.arrays import is_sparse, leaves, native, refuse_masked, to_numpy, tree_map
 from exempla.data import LARGEST_WEIGHT
 from exempla.errors import ExemplaError, ExemplaWarning
 from exempla.memory import available_memory
@@ -47,7 +46,7 @@ from exempla.oracles.factors import as_slice
 from exempla.oracles.torch.model import LABEL_KEYS, WEIGHT_KEYS, keep_random_state
 
 _EMPTY = "the data is empty: there is no example to score."
-STREAM_MEMORY_SHARE = 4
+_STREAM_MEMORY_SHARE = 4
 """A stream may fill one part in so many of the free memory."""
 MAX_STREAM_EXAMPLES = 250_000
 """Examples read from a stream before it is taken for endless."""
@@ -59,26 +58,6 @@ _STREAMS: WeakKeyDictionary[Any, list[Any]] = WeakKeyDictionary()
 _Collate = Callable[[list[Any]], Any]
 _Piece = tuple[np.ndarray, Any]
 """Positions, and the batch of the examples there."""
-
-
-def tree_map(function: Callable[[Any], Any], tree: Any) -> Any:
-    """Apply the function to every leaf of nested lists, tuples and dictionaries."""
-    if hasattr(tree, "__array__"):
-        return function(tree)
-    if isinstance(tree, dict) or (hasattr(tree, "keys") and hasattr(tree, "__getitem__")):
-        return {key: tree_map(function, tree[key]) for key in tree.keys()}  # noqa: SIM118
-    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
-        return type(tree)(*(tree_map(function, v) for v in tree))
-    if isinstance(tree, (list, tuple)):
-        return type(tree)(tree_map(function, v) for v in tree)
-    return function(tree)
-
-
-def leaves(tree: Any) -> list[Any]:
-    """Return the leaves that `tree_map` visits, in order."""
-    found: list[Any] = []
-    tree_map(found.append, tree)
-    return found
 
 
 def _usable(value: Any) -> Any:
@@ -196,18 +175,14 @@ class ItemSource:
         return any(not _same(*self._items([i]), *self._items([i])) for i in some)
 
     def _items(self, positions: Iterable[int]) -> list[Any]:
-        if not self.seeded:
+        with keep_random_state() if self.seeded else nullcontext():
             return [self._item(int(i)) for i in positions]
-        found = []
-        with keep_random_state():
-            for i in map(int, positions):
-                random.seed(i)
-                np.random.seed(i % 2**32)  # noqa: NPY002 - the global one, which datasets use
-                torch.manual_seed(i)
-                found.append(self._item(i))
-        return found
 
     def _item(self, i: int) -> Any:
+        if self.seeded:
+            random.seed(i)
+            np.random.seed(i % 2**32)  # noqa: NPY002 - the global one, which datasets use
+            torch.manual_seed(i)
         try:
             item = self.items[i]
         except ExemplaError:
@@ -274,11 +249,9 @@ def source_of(data: Any, pad: _Collate) -> ExampleSource:
         data = tuple(_as_array(x) if isinstance(x, list) else x for x in data)
     if data is None or (isinstance(data, list) and not data):
         raise ExemplaError(_EMPTY)
+    data = DataLoader(data) if isinstance(data, IterableDataset) else data
     if isinstance(data, DataLoader):
         return _source_of_loader(data, pad)
-    if isinstance(data, IterableDataset):
-        items = _read_stream(data)
-        return ItemSource(items, _collate_of(items, pad))
     if isinstance(data, Subset) and isinstance(data.dataset, TensorDataset):
         data = tuple(t[list(data.indices)] for t in data.dataset.tensors)
     data = data.tensors if isinstance(data, TensorDataset) else data
@@ -303,16 +276,13 @@ def _collate_of(data: Any, pad: _Collate) -> _Collate:
 
 def _source_of_loader(loader: DataLoader, pad: _Collate) -> ExampleSource:
     """Return a loader's dataset in its own order: shuffling would lose the positions."""
-    sampler: Any = loader.sampler
     dataset: Any = loader.dataset
     batches = loader.batch_size is None and loader.batch_sampler is None
     plain = loader.collate_fn is default_collate or batches
     if isinstance(dataset, IterableDataset):
         # without a batch size the stream yields batches, which are split into examples
         dataset = _read_stream(dataset, batches)
-    elif hasattr(sampler, "indices") and not isinstance(
-        sampler, (RandomSampler, SequentialSampler)
-    ):
+    elif hasattr(loader.sampler, "indices"):
         raise ExemplaError(
             "this DataLoader reads only part of its dataset: give DataLoader(Subset(dataset, "
             "indices)) instead of a subset sampler, so that positions are those of the subset."
@@ -330,8 +300,7 @@ def _is_items(data: Any) -> bool:
     if isinstance(data, (Tensor, np.ndarray, tuple, dict)) or not hasattr(data, "__getitem__"):
         return False
     if isinstance(data, list):
-        arrays = all(isinstance(x, (Tensor, np.ndarray)) for x in data)
-        return bool(data) and isinstance(data[0], (tuple, dict, list)) and not arrays
+        return bool(data) and isinstance(data[0], (tuple, dict, list))
     positions = isinstance(data, (Dataset, Sequence)) or hasattr(data, "column_names")
     return positions and hasattr(data, "__len__") and not isinstance(data, str)
 
@@ -365,8 +334,8 @@ def _read_stream(stream: Any, batched: bool = False) -> list[Any]:
     reader = iter(stream)
     items = list(islice(reader, 1))
     item_bytes = 64 + sum(getattr(t, "nbytes", 64) for t in leaves(items))
-    limit = int(available_memory() / STREAM_MEMORY_SHARE / item_bytes)
-    limit = min(limit, MAX_STREAM_EXAMPLES)
+    fit = int(available_memory() / _STREAM_MEMORY_SHARE / item_bytes)
+    limit = min(fit, MAX_STREAM_EXAMPLES)
     items += islice(reader, limit)
     if len(items) > limit:
         raise ExemplaError(
@@ -446,18 +415,6 @@ class Batch:
         return isinstance(value, Tensor) and value.ndim > 0 and len(value) == len(self)
 
 
-def scaled(rows: Tensor, factors: Tensor) -> Tensor:
-    """Multiply each row by its factor."""
-    return rows * factors.to(rows).reshape(-1, *[1] * (rows.ndim - 1))
-
-
-def weighted(cotangent: Tensor, batch: Batch, root: bool = False) -> Tensor:
-    """Multiply by the examples' weights (scores), or by their square roots (Fisher rows)."""
-    if batch.weights is None:
-        return cotangent
-    return scaled(cotangent, batch.weights.sqrt() if root else batch.weights)
-
-
 def refuse_weights(weights: Any, positions: np.ndarray) -> None:
     """Raise unless there is one finite, nonnegative weight for each example."""
     shape = tuple(getattr(weights, "shape", ()))
@@ -479,21 +436,24 @@ def refuse_rows(wrong: Tensor, positions: np.ndarray, what: str) -> None:
         raise ExemplaError(f"{len(rows)} examples {what} (rows {named}{more}): correct them.")
 
 
+_Sorted = tuple[tuple[Any, ...], dict[str, Any], Any, Any]
+"""Arguments and named arguments of the model's forward, labels, and weights."""
+
+
 class CallForm:
     """How the model is called, from the signature of its forward."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
+        self.device, self.dtype = device, dtype
         kinds = inspect.Parameter
-        parameters = list(inspect.signature(model.forward).parameters.values())
-        positional = [
-            p for p in parameters if p.kind in (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD)
-        ]
-        found = {p.kind for p in parameters}
+        parameters = inspect.signature(model.forward).parameters.values()
+        variadic = {p.kind for p in parameters} & {kinds.VAR_POSITIONAL, kinds.VAR_KEYWORD}
+        named = [p for p in parameters if p.kind not in variadic]
+        positional = [p for p in named if p.kind is not kinds.KEYWORD_ONLY]
+        self.names = {p.name for p in named}
         self.required = sum(p.default is kinds.empty for p in positional)
-        self.most = 99 if kinds.VAR_POSITIONAL in found else len(positional)
-        self.any_keyword = kinds.VAR_KEYWORD in found
-        variadic = (kinds.VAR_POSITIONAL, kinds.VAR_KEYWORD)
-        self.names = {p.name for p in parameters if p.kind not in variadic}
+        self.most = 99 if kinds.VAR_POSITIONAL in variadic else len(positional)
+        self.any_keyword = kinds.VAR_KEYWORD in variadic
         self.translates = bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))
         """Whether the model makes the decoder's inputs from labels, and therefore needs them."""
         self.classes: int | None = None
@@ -504,12 +464,21 @@ class CallForm:
     def batch(self, positions: np.ndarray, given: Any) -> Batch:
         """Sort the user's batch into arguments, labels and weights."""
         try:
-            found = self._sorted(positions, given)
+            args, kwargs, labels, weights = self._sorted(given)
         except ExemplaError:
             if not self.free:
                 raise
-            found = Batch(positions, (), {}, None, None, given)
-        return replace(found, labels=self._class_numbers(found.labels))
+            args, kwargs, labels, weights = (), {}, None, None
+        return Batch(positions, args, kwargs, self._class_numbers(labels), weights, given)
+
+    def moved(self, value: Any) -> Any:
+        """Return a tensor on the model's device, and in its precision if it holds reals."""
+        if not isinstance(value, Tensor):
+            return value
+        value = usable_tensor(value)
+        # double precision is NumPy's default and seldom the model's
+        dtype = self.dtype if value.is_floating_point() else value.dtype
+        return value.to(self.device, dtype, non_blocking=True)
 
     def _class_numbers(self, labels: Any) -> Any:
         """Return one-hot labels as class numbers, and other labels unchanged."""
@@ -520,23 +489,25 @@ class CallForm:
         one_hot = ((labels == 0) | (labels == 1)).all() & (labels.sum(1) == 1).all()
         return labels.long().argmax(1) if bool(one_hot) else labels
 
-    def _sorted(self, positions: np.ndarray, given: Any) -> Batch:
+    def _sorted(self, given: Any) -> _Sorted:
         if isinstance(given, Tensor):
-            return Batch(positions, (given,), {}, None, None, given)
+            return (given,), {}, None, None
         if hasattr(given, "keys"):
-            return self._from_dict(positions, given)
+            return self._from_dict(given)
         inputs, labels, weights = self._from_tuple(tuple(given))
         if hasattr(inputs, "keys"):
-            kwargs = {key: inputs[key] for key in inputs.keys()}  # noqa: SIM118
-            return Batch(positions, (), kwargs, labels, weights, given)
+            named = {key: inputs[key] for key in inputs.keys()}  # noqa: SIM118
+            return (), named, labels, weights
         args = tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
-        return Batch(positions, args, {}, labels, weights, given)
+        return args, {}, labels, weights
 
     def _from_tuple(self, parts: tuple[Any, ...]) -> tuple[Any, Any, Any]:
         count, required = len(parts), self.required
         nested = not isinstance(parts[0], Tensor)
         if nested or required <= 1:
-            if count <= 3 and (count < 3 or self._looks_like_weights(parts[2])):
+            third = parts[2] if count == 3 else None
+            one_number = isinstance(third, Tensor) and third.ndim <= 1 and third.is_floating_point()
+            if count < 3 or (count == 3 and (one_number or self.most < 2)):
                 inputs = parts[0] if nested else parts[:1]
                 return inputs, *(parts[1:] + (None,) * (3 - count))
         elif count == required:
@@ -550,11 +521,7 @@ class CallForm:
             "inputs: give (inputs…, label) or (inputs…, label, weight)."
         )
 
-    def _looks_like_weights(self, part: Any) -> bool:
-        one_number = isinstance(part, Tensor) and part.ndim <= 1 and part.is_floating_point()
-        return one_number or self.most < 2
-
-    def _from_dict(self, positions: np.ndarray, given: Any) -> Batch:
+    def _from_dict(self, given: Any) -> _Sorted:
         values = {key: given[key] for key in given.keys()}  # noqa: SIM118
         labels, weights = (
             values.pop(next((key for key in keys if key in values), None), None)
@@ -566,9 +533,9 @@ class CallForm:
             known["labels"] = labels
         if known or self.any_keyword:
             # a model that takes any keyword still gets only what it names, if it names something
-            return Batch(positions, (), known or inputs, labels, weights, given)
+            return (), known or inputs, labels, weights
         if len(inputs) == 1:
-            return Batch(positions, tuple(inputs.values()), {}, labels, weights, given)
+            return tuple(inputs.values()), {}, labels, weights
         raise ExemplaError(
             f"the data has the columns {', '.join(map(str, values))} and the model's forward takes "
             f"{', '.join(sorted(self.names))}: name the columns as the model does."
@@ -581,15 +548,8 @@ class TorchExamples(Examples):
     checked = False
     """True once all labels and weights have been validated."""
 
-    def __init__(
-        self,
-        source: ExampleSource,
-        form: CallForm,
-        device: torch.device,
-        dtype: torch.dtype,
-        weighted: bool = True,
-    ) -> None:
-        self.source, self.form, self.device, self.dtype = source, form, device, dtype
+    def __init__(self, source: ExampleSource, form: CallForm, weighted: bool) -> None:
+        self.source, self.form = source, form
         self.weighted = weighted
         """Whether weights count; those of test examples do not."""
         self.index = np.arange(source.count)
@@ -608,26 +568,15 @@ class TorchExamples(Examples):
 
     def read(self, start: int, stop: int) -> Iterator[Batch]:
         """Yield the examples from start to stop, on the model's device and in its precision."""
-        positions = np.arange(start, stop)
-        done = 0
-        for rows, given in self.source.read(self.index[positions]):
-            here = positions[done : done + len(rows)]
-            done += len(rows)
-            batch = self.form.batch(here, tree_map(self.moved, given))
+        for rows, given in self.source.read(self.index[start:stop]):
+            positions = np.arange(start, start + len(rows))
+            start += len(rows)
+            batch = self.form.batch(positions, tree_map(self.form.moved, given))
             if not self.weighted:
                 batch = replace(batch, weights=None)
             if batch.weights is not None and not self.checked:
                 refuse_weights(batch.weights, batch.positions)
             yield batch
-
-    def moved(self, value: Any) -> Any:
-        """Return a tensor on the model's device, and in its precision if it holds reals."""
-        if not isinstance(value, Tensor):
-            return value
-        value = usable_tensor(value)
-        # double precision is NumPy's default and seldom the model's
-        same = not value.is_floating_point() or value.dtype == self.dtype
-        return value.to(self.device, value.dtype if same else self.dtype, non_blocking=True)
 
     def whole(self) -> Batch:
         """Return all examples of an array source as one batch, without moving them."""

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from exempla.arrays import leaves, tree_map
 from exempla.errors import ExemplaError
 from exempla.oracles.base import Labels, Layer, Oracle, ScoreRows
 from exempla.oracles.likelihoods import Categorical, Custom, Gaussian
@@ -29,14 +30,18 @@ from exempla.oracles.torch.examples import (
     CallForm,
     ItemSource,
     TorchExamples,
-    leaves,
     refuse_rows,
     refuse_weights,
     source_of,
-    tree_map,
+)
+from exempla.oracles.torch.likelihood import (
+    FamilyHead,
+    Head,
+    TokenHead,
+    choose_head,
+    outputs_of,
     weighted,
 )
-from exempla.oracles.torch.likelihood import FamilyHead, Head, TokenHead, choose_head, outputs_of
 from exempla.oracles.torch.model import (
     BORROWING,
     ModelRestorer,
@@ -114,15 +119,15 @@ class TorchOracle(Oracle):
             self.model = _on_device(inner, device)
         by_name = dict(self.model.named_parameters())
         chosen: dict[str, Tensor] = {name: by_name[name] for name in names}
-        self.form = CallForm(self.model)
         if callable(likelihood) and not isinstance(likelihood, type):
             likelihood = Custom(likelihood)
         self.head: Head | Custom | None = likelihood if isinstance(likelihood, Custom) else None
-        self.form.free = self.head is not None
         self.network = TapedNetwork(self.model, chosen)
         self.restorer = ModelRestorer(self.model, {id(p) for p in chosen.values()})
         first = next(iter(chosen.values()))
         self.device, self.dtype = first.device, first.dtype
+        self.form = CallForm(self.model, self.device, self.dtype)
+        self.form.free = self.head is not None
         self.wanted, self.draws, self.seed = likelihood, draws, seed
         self.batch_size = batch_size
         self.reader = reader or Reader({})
@@ -182,8 +187,7 @@ class TorchOracle(Oracle):
             source = source_of(self.reader.read(data), collate)
             if isinstance(source, ItemSource):
                 source.fix_augmentation()
-            weighted = role == "train"
-            examples = TorchExamples(source, self.form, self.device, self.dtype, weighted)
+            examples = TorchExamples(source, self.form, weighted=role == "train")
             self._prepare(examples, role)
         return examples
 
@@ -545,12 +549,12 @@ def _multiples(score: Tensor, rows: Tensor) -> np.ndarray:
 
 def _move_whole(examples: TorchExamples) -> None:
     """Move arrays that take little of a GPU's memory there once, not batch by batch."""
-    source, device = examples.source, examples.device
+    source, device = examples.source, examples.form.device
     if device.type != "cuda" or not isinstance(source, ArraySource):
         return
     size = sum(getattr(t, "nbytes", 0) for t in leaves(source.arrays))
     if size * _DEVICE_SHARE < torch.cuda.mem_get_info(device)[0]:
-        source.arrays = tree_map(examples.moved, source.arrays)
+        source.arrays = tree_map(examples.form.moved, source.arrays)
 
 
 def _on_device(model: nn.Module, device: Any) -> nn.Module:
