@@ -354,7 +354,12 @@ class Recorder:
         self._acquire(folder, busy)
         _OPEN[key] = self
         if run is not None:
-            self._continue(read_run(folder))
+            run = read_run(folder)  # as it is now that no other Recorder writes to it
+            self._thinning.stride = run.stride
+            self._written = {one.step: one for one in run.snapshots}
+            self._listed = run.files
+            self.steps = max(self._written, default=0)
+            self._keep_only(self._thinning.reduce(self._kept, self._thinning.keep))
             self._manifest = (folder / RUN_FILE).read_bytes()
         return folder
 
@@ -370,13 +375,6 @@ class Recorder:
         if self._lock is not None:
             self._lock.close()
             self._lock = None
-
-    def _continue(self, run: Run) -> None:
-        self._thinning.stride = run.stride
-        self._written = {one.step: one for one in run.snapshots}
-        self._listed = run.files
-        self.steps = max(self._written, default=0)
-        self._keep_only(self._thinning.reduce(self._kept, self._thinning.keep))
 
     def _write(self, finished: bool = False) -> None:
         """Write the waiting snapshots, after deleting those that are no longer kept.

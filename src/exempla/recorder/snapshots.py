@@ -155,24 +155,25 @@ def learning_rate(model: Any) -> float | None:
 
 # ---- scikit-learn
 
-_LISTS = ("coefs_", "intercepts_")
-"""Attributes of a perceptron: one array per layer."""
-_SINGLE = ("coef_", "intercept_")
-"""Attributes of a linear model."""
+_FITTED = ("coefs_", "intercepts_", "coef_", "intercept_")
+"""Attributes of a perceptron, lists with one array per layer, and of a linear model."""
 
 
 def arrays_of(model: Any) -> dict[str, np.ndarray]:
     """Copy the fitted weights, by name."""
-    if hasattr(model, _LISTS[0]):
-        pairs = [(f"{name}.{i}", a) for name in _LISTS for i, a in enumerate(getattr(model, name))]
-    elif hasattr(model, _SINGLE[0]):
-        pairs = [(name, getattr(model, name)) for name in _SINGLE]
-    else:
+    found: dict[str, np.ndarray] = {}
+    for name in _FITTED:
+        value = getattr(model, name, None)
+        if isinstance(value, list):
+            found |= {f"{name}.{i}": np.array(a) for i, a in enumerate(value)}
+        elif value is not None:
+            found[name] = np.array(value)
+    if not found:
         raise UnfittedModelError(
             f"{type(model).__name__} has no weights (coefs_ or coef_) to record yet: call "
             "record.step() after partial_fit."
         )
-    return {name: np.array(a) for name, a in pairs}
+    return found
 
 
 def place(model: Any, arrays: dict[str, np.ndarray]) -> None:
@@ -183,12 +184,11 @@ def place(model: Any, arrays: dict[str, np.ndarray]) -> None:
             f"these weights belong to another model than this {type(model).__name__}: their shapes "
             "differ."
         )
-    if hasattr(model, _LISTS[0]):
-        for name in _LISTS:
-            setattr(model, name, [arrays[f"{name}.{i}"] for i in range(len(getattr(model, name)))])
-    else:
-        for name in _SINGLE:
-            setattr(model, name, arrays[name])
+    for name in {name.partition(".")[0] for name in arrays}:
+        value: Any = arrays.get(name)
+        if value is None:
+            value = [arrays[f"{name}.{i}"] for i in range(len(getattr(model, name)))]
+        setattr(model, name, value)
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray]:

@@ -39,7 +39,8 @@ class ConvShape:
     padding: tuple[int, ...] | str
     dilation: tuple[int, ...]
     groups: int
-    bias: bool
+    bias: bool = False
+    """Whether a last row of inputs equal to one is added, for the bias."""
 
     def convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         function = (F.conv1d, F.conv2d, F.conv3d)[len(self.kernel) - 1]

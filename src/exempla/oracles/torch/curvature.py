@@ -44,11 +44,14 @@ class GaussNewton:
         """Return F v of every column."""
         total = torch.zeros_like(v)
         tangents = [self._parameters_of(column) for column in v.T]
-        generator = torch.Generator(self.oracle.device).manual_seed(self.oracle.seed)
+        generator = torch.Generator(self.oracle.device).manual_seed(0)
         for batch, outputs in self._forward(self.train):
             along = list(self._derivatives(outputs, tangents))
             cotangents = [torch.zeros_like(outputs) for _ in along]
-            for row in self._fisher_rows(batch, outputs.detach(), generator):
+            for active, rows in self.head.fisher(outputs.detach(), batch, generator):
+                if not bool(active.any()):
+                    break
+                row = weighted(scaled(rows, active), batch, root=True)  # zero unless active
                 for cotangent, one in zip(cotangents, along, strict=True):
                     cotangent += scaled(row, (row * one).flatten(1).sum(1))
             for place, cotangent in enumerate(cotangents):
@@ -78,15 +81,6 @@ class GaussNewton:
                 total[:, place] += self._pulled(outputs, scaled(cotangent, own[:, place]))
             start += len(batch)
         return total
-
-    def _fisher_rows(
-        self, batch: Batch, outputs: Tensor, generator: torch.Generator
-    ) -> Iterator[Tensor]:
-        """Yield the cotangents of the Fisher rows, zero for examples that have none."""
-        for active, rows in self.head.fisher(outputs, batch, generator):
-            if not bool(active.any()):
-                return
-            yield weighted(scaled(rows, active), batch, root=True)
 
     def _forward(self, examples: TorchExamples) -> Iterator[tuple[Batch, Tensor]]:
         """Yield batches and their outputs, attached to the parameters."""

@@ -397,10 +397,6 @@ class PairFactors(StructuredFactors):
         rows = as_slice(positions)
         return PairFactors(self.inputs.take(rows), self.outputs.take(rows))
 
-    def flip(self) -> PairFactors:
-        """Return the transposed scores."""
-        return PairFactors(self.outputs, self.inputs)
-
     def moment(self, side: Side) -> Tensor:
         return getattr(self, side).moment()
 

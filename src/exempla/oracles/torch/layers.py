@@ -178,12 +178,12 @@ class LinearUse(Use):
         return Vectors(_positions(x, n, layout), ones=bias and not written)
 
 
-@dataclass
+@dataclass(kw_only=True)
 class TableUse(LinearUse):
     """out = W[indices]: an input of unit vectors, stored as indices."""
 
-    size: int = 0
-    padding: int | None = None
+    size: int
+    padding: int | None
     table: bool = True  # type: ignore[misc]
 
     def factors(self, g: Tensor, n: int, layout: Place, bias: bool) -> Factors:
@@ -194,24 +194,23 @@ class TableUse(LinearUse):
         return PairFactors(OneHot(indices, self.size, widen(values[:0]).dtype), Vectors(values))
 
 
-@dataclass
+@dataclass(kw_only=True)
 class StackUse(LinearUse):
     """out = x W[e] for a stack of matrices (experts); `which` (rows,) holds e of each row."""
 
-    pieces: int = 0
-    which: Tensor | None = None
+    pieces: int
+    which: Tensor
 
     def _operand(self, n: int, layout: Place, bias: bool) -> Operand:
-        assert self.which is not None
         places = _positions(self.which.reshape(*self.x.shape[:-1], 1), n, layout)[..., 0]
         return Stacked(_positions(self.inputs(n), n, layout), places, self.pieces)
 
 
-@dataclass
+@dataclass(kw_only=True)
 class ConvUse(Use):
     """out = convolution of x with W (+ b)."""
 
-    conv: ConvShape | None = None
+    conv: ConvShape
     matrix: ClassVar[bool] = True
     turned: ClassVar[bool] = False
     """Whether input and output gradient change places."""
@@ -220,7 +219,6 @@ class ConvUse(Use):
         return _channels(g, n, layout)
 
     def factors(self, g: Tensor, n: int, layout: Place, bias: bool) -> Factors:
-        assert self.conv is not None
         x, g = (widen(layout.split(t, n).flatten(0, 1)) for t in (self.x, g))
         x, g = (g, x) if self.turned else (x, g)
         return ConvFactors(x, g, replace(self.conv, bias=bias), images=x.shape[0] // n)
@@ -234,13 +232,13 @@ class ConvTransposeUse(ConvUse):
     turned: ClassVar[bool] = True
 
 
-@dataclass
+@dataclass(kw_only=True)
 class NormUse(Use):
     """out = x̂ W (+ b), x̂ the normalised input: by channel, or over the last axes."""
 
-    by_channel: bool = False
-    features: int = 0
-    normalise: Callable[[Tensor], Tensor] | None = None
+    by_channel: bool
+    features: int
+    normalise: Callable[[Tensor], Tensor]
 
     @property
     def by_row(self) -> bool:  # type: ignore[override]
@@ -248,7 +246,6 @@ class NormUse(Use):
 
     def vector(self, role: str, g: Tensor, n: int, layout: Place) -> Tensor:
         if role == "weight":
-            assert self.normalise is not None
             g = widen(g) * widen(self.normalise(self.inputs(n)))
         if self.by_channel:
             return _channels(g, n, layout)
@@ -256,11 +253,11 @@ class NormUse(Use):
         return widen(layout.split(g, n).reshape(n, -1, self.features)).sum(1)
 
 
-@dataclass
+@dataclass(kw_only=True)
 class ShiftUse(Use):
     """out = something + sign·W, W broadcast over the sample axis (also W expanded or sliced)."""
 
-    size: torch.Size = field(default_factory=torch.Size)
+    size: torch.Size
     sign: float = 1.0
     index: tuple[Any, ...] | None = None
 
@@ -273,11 +270,11 @@ class ShiftUse(Use):
         return out.reshape(n, -1)
 
 
-@dataclass
+@dataclass(kw_only=True)
 class ScaleUse(Use):
     """out = x ⊙ W, W broadcast over the sample axis."""
 
-    size: torch.Size = field(default_factory=torch.Size)
+    size: torch.Size
 
     def vector(self, role: str, g: Tensor, n: int, layout: Place) -> Tensor:
         x = self.x.expand(self.shape)
@@ -346,9 +343,9 @@ class Block:
         parts: list[Factors] = []
         for use, g, layout in seen:
             part = use.factors(g, n, layout, self.bias is not None)
-            if use.table != self.table:
+            if use.table != self.table:  # transposed
                 assert isinstance(part, PairFactors)
-                part = part.flip()
+                part = PairFactors(part.outputs, part.inputs)
             parts.append(part)
         if not parts:  # the parameter is not used in this pass
             return PairFactors(*(Vectors(like.new_zeros(n, 1, d)) for d in self.sizes))
@@ -381,8 +378,6 @@ def plan_blocks(
             continue
         kind = "fallback" if name in fallback else _kind_of(name, uses_of[name])
         bias = None if kind == "fallback" else _partner(name, uses_of, fallback | taken, shapes)
-        if kind == "matrix" and bias and any(u.bias == name for u in uses_of[bias]):
-            bias = None
         taken |= {name} | ({bias} if bias else set())
         table = kind == "matrix" and uses_of[name][0].table
         stack = kind == "matrix" and isinstance(uses_of[name][0], StackUse)

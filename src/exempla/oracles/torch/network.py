@@ -257,15 +257,12 @@ def _verify(
     for use, key, g in zip(tape.uses, tape.keys, total):
         if g is not None and key not in found.layouts:  # given up: also the bias of the weight
             found.fallback |= use.names
-    for _ in range(2):  # the second time with what disagreed in blocks of its own
+    wrong: set[str] | None = None
+    while wrong is None or wrong:  # again with what disagreed in blocks of its own
         found.blocks = plan_blocks(shapes, tape.uses, found.fallback)
         found.fallback |= {b.weight for b in found.blocks if b.kind == "fallback"}
         wrong = _disagreeing(found, tape, total, pulled, n)
         found.fallback |= wrong
-        if not wrong:
-            break
-    else:
-        found.blocks = plan_blocks(shapes, tape.uses, found.fallback)
     held = sum(use.x.nbytes for use in tape.uses if use.x is not None)
     held += sum(g.nbytes for g in total if g is not None)
     found.row_bytes = held / n + 4 * sum(shapes[x].numel() for x in found.fallback)

@@ -108,7 +108,6 @@ class TorchOracle(Oracle):
         device: Any = None,
         *,
         draws: int = 1,
-        seed: int = 0,
         batch_size: int | None = None,
         reader: Reader | None = None,
     ) -> None:
@@ -128,15 +127,14 @@ class TorchOracle(Oracle):
         self.device, self.dtype = first.device, first.dtype
         self.form = CallForm(self.model, self.device, self.dtype)
         self.form.free = self.head is not None
-        self.wanted, self.draws, self.seed = likelihood, draws, seed
-        self.batch_size = batch_size
+        self.wanted, self.draws, self.batch_size = likelihood, draws, batch_size
         self.reader = reader or Reader({})
 
     def __reduce__(self) -> Any:
         # The tape knows parameters by id, so a stored oracle is rebuilt around the stored model,
         # which is surveyed again when it next reads data.
         names = list(self.network.parameters)
-        rebuild = partial(TorchOracle, draws=self.draws, seed=self.seed, reader=self.reader)
+        rebuild = partial(TorchOracle, draws=self.draws, reader=self.reader)
         return rebuild, (self.model, self.wanted, names), {"head": self.head}
 
     # ---- known once data has been read
@@ -358,7 +356,7 @@ class TorchOracle(Oracle):
         return self.fisher_rows(examples, with_scores=True)
 
     def fisher_rows(self, examples: Any, with_scores: bool = False) -> Iterator[ScoreRows]:
-        generator = torch.Generator(self.device).manual_seed(self.seed)
+        generator = torch.Generator(self.device).manual_seed(0)
         for batch in self.batches(examples):
             if isinstance(self.head, Custom):
                 for _ in range(self.draws if self.head.sample else 1):
