@@ -351,7 +351,7 @@ class Record(Scenario):
 
         from exempla.recorder import recorder
 
-        recorder.WAITING_BYTES = 0
+        recorder._WAITING_BYTES = 0
         model = SGDClassifier(loss="log_loss", random_state=0)
         with exempla.Recorder(model, folder / "run", keep=3, resume=True) as record:
             for _ in range(steps):

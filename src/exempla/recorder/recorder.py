@@ -44,9 +44,9 @@ from exempla.recorder.snapshots import (
 
 _KEEP = 8
 _MAX_BYTES = 8 * 2**30
-WRITE_EVERY = 10.0
+_WRITE_EVERY = 10.0
 """Smallest number of seconds between two writes before the end of the training."""
-WAITING_BYTES = 2**28
+_WAITING_BYTES = 2**28
 """Largest size of the copies that wait in memory; beyond it they are written at once."""
 _LIGHTNINGS = ("lightning.pytorch", "pytorch_lightning")
 """The names of Lightning's package."""
@@ -186,7 +186,7 @@ class Recorder:
         """Snapshot files that run.json lists: the only ones that may be deleted."""
         self._manifest: bytes | None = None
         """run.json as this Recorder last read or wrote it."""
-        self._next_write = perf_counter() + WRITE_EVERY
+        self._next_write = perf_counter() + _WRITE_EVERY
         self._next_check = math.inf
         """The next step at which a snapshot is due."""
         self._lock: ExitStack | None = None
@@ -404,7 +404,7 @@ class Recorder:
                 ExemplaWarning,
                 stacklevel=3,
             )
-        self._next_write = perf_counter() + WRITE_EVERY
+        self._next_write = perf_counter() + _WRITE_EVERY
 
     def _free_name(self, step: int) -> str:
         """Return a name for a snapshot's file that overwrites no file but one of our own."""
@@ -464,7 +464,7 @@ class Recorder:
         data = self._encoded()
         self._keep(self._thinning.with_step(self._kept, self.steps), data)
         waiting = sum(len(data) for data, _ in self._waiting.values())
-        if waiting > WAITING_BYTES or perf_counter() >= self._next_write:
+        if waiting > _WAITING_BYTES or perf_counter() >= self._next_write:
             self._write()
         self._plan()
 

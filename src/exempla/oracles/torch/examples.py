@@ -47,8 +47,8 @@ from exempla.oracles.torch.model import LABEL_KEYS, WEIGHT_KEYS, keep_random_sta
 
 _EMPTY = "the data is empty: there is no example to score."
 _STREAM_MEMORY_SHARE = 4
-"""A stream may fill one part in so many of the free memory."""
-MAX_STREAM_EXAMPLES = 250_000
+"""A stream may fill 1/4 of the free memory."""
+_MAX_STREAM_EXAMPLES = 250_000
 """Examples read from a stream before it is taken for endless."""
 _ITEMS_AT_ONCE = 64
 """Items read at a time when only their labels are needed."""
@@ -335,7 +335,7 @@ def _read_stream(stream: Any, batched: bool = False) -> list[Any]:
     items = list(islice(reader, 1))
     item_bytes = 64 + sum(getattr(t, "nbytes", 64) for t in leaves(items))
     fit = int(available_memory() / _STREAM_MEMORY_SHARE / item_bytes)
-    limit = min(fit, MAX_STREAM_EXAMPLES)
+    limit = min(fit, _MAX_STREAM_EXAMPLES)
     items += islice(reader, limit)
     if len(items) > limit:
         raise ExemplaError(
@@ -451,14 +451,15 @@ class CallForm:
         named = [p for p in parameters if p.kind not in variadic]
         positional = [p for p in named if p.kind is not kinds.KEYWORD_ONLY]
         self.names = {p.name for p in named}
-        self.required = sum(p.default is kinds.empty for p in positional)
-        self.most = 99 if kinds.VAR_POSITIONAL in variadic else len(positional)
+        self.min_inputs = sum(p.default is kinds.empty for p in positional)
+        self.max_inputs = 99 if kinds.VAR_POSITIONAL in variadic else len(positional)
         self.any_keyword = kinds.VAR_KEYWORD in variadic
-        self.translates = bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))
+        config = getattr(model, "config", None)
+        self.takes_labels = bool(getattr(config, "is_encoder_decoder", False))
         """Whether the model makes the decoder's inputs from labels, and therefore needs them."""
         self.classes: int | None = None
         """The number of classes, once it is known that labels are classes."""
-        self.free = False
+        self.any_columns = False
         """Whether a custom likelihood reads batches: then any columns will do."""
 
     def batch(self, positions: np.ndarray, given: Any) -> Batch:
@@ -466,7 +467,7 @@ class CallForm:
         try:
             args, kwargs, labels, weights = self._sorted(given)
         except ExemplaError:
-            if not self.free:
+            if not self.any_columns:
                 raise
             args, kwargs, labels, weights = (), {}, None, None
         return Batch(positions, args, kwargs, self._class_numbers(labels), weights, given)
@@ -482,9 +483,8 @@ class CallForm:
 
     def _class_numbers(self, labels: Any) -> Any:
         """Return one-hot labels as class numbers, and other labels unchanged."""
-        if self.classes is None or not isinstance(labels, Tensor):
-            return labels
-        if labels.ndim != 2 or not 1 < labels.shape[1] == self.classes:
+        columns = labels.shape[1] if isinstance(labels, Tensor) and labels.ndim == 2 else 0
+        if columns < 2 or columns != self.classes:
             return labels
         one_hot = ((labels == 0) | (labels == 1)).all() & (labels.sum(1) == 1).all()
         return labels.long().argmax(1) if bool(one_hot) else labels
@@ -502,23 +502,23 @@ class CallForm:
         return args, {}, labels, weights
 
     def _from_tuple(self, parts: tuple[Any, ...]) -> tuple[Any, Any, Any]:
-        count, required = len(parts), self.required
+        count, required = len(parts), self.min_inputs
         nested = not isinstance(parts[0], Tensor)
         if nested or required <= 1:
             third = parts[2] if count == 3 else None
             one_number = isinstance(third, Tensor) and third.ndim <= 1 and third.is_floating_point()
-            if count < 3 or (count == 3 and (one_number or self.most < 2)):
+            if count < 3 or (count == 3 and (one_number or self.max_inputs < 2)):
                 inputs = parts[0] if nested else parts[:1]
                 return inputs, *(parts[1:] + (None,) * (3 - count))
         elif count == required:
             return parts, None, None
         elif count == required + 2:
             return parts[:required], parts[-2], parts[-1]
-        if not nested and count - 1 <= self.most:
+        if not nested and count - 1 <= self.max_inputs:
             return parts[:-1], parts[-1], None
         raise ExemplaError(
-            f"a row of the data has {count} parts and the model takes {required} to {self.most} "
-            "inputs: give (inputs…, label) or (inputs…, label, weight)."
+            f"a row of the data has {count} parts and the model takes {required} to "
+            f"{self.max_inputs} inputs: give (inputs…, label) or (inputs…, label, weight)."
         )
 
     def _from_dict(self, given: Any) -> _Sorted:
@@ -529,7 +529,7 @@ class CallForm:
         )
         inputs = {k: v for k, v in values.items() if isinstance(v, (Tensor, tuple, list, dict))}
         known = {k: v for k, v in inputs.items() if k in self.names}
-        if self.translates and isinstance(labels, Tensor) and "decoder_input_ids" not in known:
+        if self.takes_labels and isinstance(labels, Tensor) and "decoder_input_ids" not in known:
             known["labels"] = labels
         if known or self.any_keyword:
             # a model that takes any keyword still gets only what it names, if it names something
@@ -553,7 +553,7 @@ class TorchExamples(Examples):
         self.weighted = weighted
         """Whether weights count; those of test examples do not."""
         self.index = np.arange(source.count)
-        self.needs_labels = not form.free
+        self.needs_labels = not form.any_columns
 
     def __len__(self) -> int:
         return len(self.index)

@@ -29,7 +29,7 @@ _MAX_EXACT_OUTPUTS = 32
 """Largest number of classes (or outputs) for which the expectation over labels is exact."""
 _TOP_CLASSES = 8
 """With more classes, the number of most probable ones that are exact; the rest is sampled."""
-DRAWN_AT_ONCE = 2**23
+_DRAWN_AT_ONCE = 2**23
 """Probabilities turned into drawn classes at one time."""
 _POSITIONS = ("causal_lm", "tokens", "pixels")
 """Likelihoods with a label at every position of an example."""
@@ -231,7 +231,7 @@ def draw(p: Tensor, generator: torch.Generator) -> Tensor:
     random number for each of them would take longer than the network.
     """
     shares = torch.rand(len(p), 1, generator=generator, device=p.device, dtype=p.dtype)
-    step = max(1, DRAWN_AT_ONCE // p.shape[1])
+    step = max(1, _DRAWN_AT_ONCE // p.shape[1])
     drawn = []
     for part, share in zip(p.split(step), shares.split(step), strict=True):
         sums = part.cumsum(1)

@@ -90,14 +90,14 @@ class Reader:
     """The image processor of a pipeline without a tokenizer."""
     collate: Callable[[list[Any]], Any] | None = None
     """Rows → batch, if the Trainer has a collator."""
-    writes: bool = False
+    generates: bool = False
     """Whether this is a text-generation pipeline, whose texts are completions."""
 
     def read(self, data: Any) -> Any:
         """Return the data with raw inputs encoded and label names as class numbers."""
         if isinstance(data, DataLoader) or (self.tokenizer is None and self.processor is None):
             return data
-        texts = _texts_in(data) if self.writes else None
+        texts = _texts_in(data) if self.generates else None
         if texts is not None:
             return Completions(self.tokenizer, texts)
         if _is_raw(data):
@@ -179,9 +179,9 @@ def reader_of(model: Any) -> Reader | None:
     names = {name: int(number) for number, name in numbered.items()}
     names |= getattr(config, "label2id", None) or {}
     if _is_a(model, "transformers", "Pipeline"):
-        writes = getattr(model, "task", None) == "text-generation"
+        generates = getattr(model, "task", None) == "text-generation"
         processor = getattr(model, "image_processor", None)
-        return Reader(names, model.tokenizer, processor, writes=writes)
+        return Reader(names, model.tokenizer, processor, generates=generates)
     collate = getattr(model, "data_collator", None)
     # the default collator only stacks, which padding rows does as well
     plain = getattr(collate, "__name__", "") == "default_data_collator"
@@ -416,7 +416,7 @@ def _matching(model: nn.Module, wanted: Any) -> Iterable[int]:
 
 
 class ModelRestorer:
-    """Puts a model back as it was found."""
+    """Lend a model out for a pass, and restore it afterwards."""
 
     def __init__(self, model: nn.Module, selected: set[int] | None = None) -> None:
         self.modules = list(model.modules())

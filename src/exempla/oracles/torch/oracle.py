@@ -62,7 +62,7 @@ _MAX_VARIANCE_SAMPLE = 8192
 _PROBED = 8
 """Examples whose outputs decide the likelihood."""
 _DEVICE_SHARE = 8
-"""Arrays that take less than one part in so many of a GPU's free memory are moved there whole."""
+"""Arrays that take less than 1/8 of a GPU's free memory are moved there whole."""
 
 
 class TorchOracle(Oracle):
@@ -126,7 +126,7 @@ class TorchOracle(Oracle):
         first = next(iter(chosen.values()))
         self.device, self.dtype = first.device, first.dtype
         self.form = CallForm(self.model, self.device, self.dtype)
-        self.form.free = self.head is not None
+        self.form.any_columns = self.head is not None
         self.wanted, self.draws, self.batch_size = likelihood, draws, batch_size
         self.reader = reader or Reader({})
 
