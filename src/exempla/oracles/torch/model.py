@@ -274,16 +274,12 @@ def with_checkpoints(models: list[Any]) -> list[Any]:
 
     Files are read with `weights_only=True`, or are safetensors: they cannot run code.
     """
-    base = next((m for m in models if isinstance(m, nn.Module)), None)
+    base = next(m for m in models if isinstance(m, nn.Module))
     return [m if isinstance(m, nn.Module) else _loaded(base, m) for m in models]
 
 
-def _loaded(base: nn.Module | None, weights: Any) -> nn.Module:
+def _loaded(base: nn.Module, weights: Any) -> nn.Module:
     """Return a copy of the base model with other weights."""
-    if base is None:
-        raise ExemplaError(
-            "a list of checkpoints needs the model they belong to: put the torch module first."
-        )
     name = "a state dict"
     if isinstance(weights, str | Path):
         name, weights = str(weights), _read_weights(Path(weights))

@@ -411,10 +411,7 @@ class TapedNetwork:
 
     def forward(self, run: Run, batch: Batch) -> _Pass:
         """Run one forward pass under the tape."""
-        tape = Tape(self.names, len(batch), self.plan.treatments)
-        with tape:
-            outputs = run(self.model, batch)
-        return _Pass(self, run, batch, tape, outputs)
+        return _Pass(self, run, batch)
 
     @property
     def row_bytes(self) -> int:
@@ -432,11 +429,11 @@ class TapedNetwork:
 class _Pass:
     """A forward pass that can be pulled back one or more times."""
 
-    def __init__(
-        self, network: TapedNetwork, run: Run, batch: Batch, tape: Tape, out: Tensor
-    ) -> None:
-        self.network, self.run, self.batch, self.tape, self.outputs = network, run, batch, tape, out
-        self.plan = network.plan
+    def __init__(self, network: TapedNetwork, run: Run, batch: Batch) -> None:
+        self.network, self.run, self.batch, self.plan = network, run, batch, network.plan
+        self.tape = Tape(network.names, len(batch), self.plan.treatments)
+        with self.tape:
+            self.outputs = run(network.model, batch)
 
     def rows(self, cotangent: Tensor, again: bool = False) -> tuple[Factors, ...]:
         """Return the scores ∂⟨outputs, cotangent⟩/∂θ of each example, block by block."""
