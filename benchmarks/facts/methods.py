@@ -23,7 +23,7 @@ import exempla
 from benchmarks.facts.model import Decoder, token_losses
 from benchmarks.facts.texts import Arrays, Job
 from exempla import Completions
-from exempla.recorder.recorder import read_run
+from exempla.recorder.snapshots import read_run
 
 __all__ = ["bm25", "fitted", "gradient_cosine", "hidden_states", "moments", "picked"]
 

@@ -6,6 +6,7 @@ Code after the oracles works with an `Array`; only this file asks which kind it 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -196,3 +197,23 @@ def first_largest(table: np.ndarray) -> np.ndarray:
     """Return the first column of each row that equals, or nearly ties with, the largest value."""
     best = table.max(axis=1, keepdims=True)
     return np.argmax(table >= best - TIE * np.maximum(np.abs(best), 1.0), axis=1)
+
+
+def tree_map(function: Callable[[Any], Any], tree: Any) -> Any:
+    """Apply the function to every leaf of nested lists, tuples and dictionaries."""
+    if hasattr(tree, "__array__"):
+        return function(tree)
+    if isinstance(tree, dict) or (hasattr(tree, "keys") and hasattr(tree, "__getitem__")):
+        return {key: tree_map(function, tree[key]) for key in tree.keys()}  # noqa: SIM118
+    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
+        return type(tree)(*(tree_map(function, v) for v in tree))
+    if isinstance(tree, (list, tuple)):
+        return type(tree)(tree_map(function, v) for v in tree)
+    return function(tree)
+
+
+def leaves(tree: Any) -> list[Any]:
+    """Return the leaves that `tree_map` visits, in order."""
+    found: list[Any] = []
+    tree_map(found.append, tree)
+    return found

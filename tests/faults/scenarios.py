@@ -351,7 +351,7 @@ class Record(Scenario):
 
         from exempla.recorder import recorder
 
-        recorder.WAITING_BYTES = 0
+        recorder._WAITING_BYTES = 0
         model = SGDClassifier(loss="log_loss", random_state=0)
         with exempla.Recorder(model, folder / "run", keep=3, resume=True) as record:
             for _ in range(steps):
@@ -365,7 +365,7 @@ class Record(Scenario):
         self.train(folder, 7)
 
     def check(self, folder: Path, code: int) -> list[str]:
-        from exempla.recorder.recorder import read_run
+        from exempla.recorder.snapshots import read_run
 
         model = LogisticRegression(max_iter=500).fit(X, Y)
         used = exempla.Explainer([model, folder / "run"], progress=False)  # it can be used

@@ -36,7 +36,7 @@ def model() -> Any:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     from exempla import Completions
-    from exempla.oracles.torch.examples import pad_rows
+    from exempla.oracles.torch.model import pad_rows
 
     torch.manual_seed(0)
     shape: Any = {"n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 16}

@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import exempla
-from exempla.recorder.recorder import read_run
+from exempla.recorder.snapshots import read_run
 from tests.recorder.test_recorder import X, Y, network
 
 ROWS = [
@@ -175,9 +175,9 @@ def test_an_interrupted_lightning_run_is_written(tmp_path):
 
 
 def test_without_lightning_the_remedy_is_said(tmp_path, monkeypatch):
-    from exempla.recorder import callbacks
+    from exempla.recorder import recorder
 
-    monkeypatch.setattr(callbacks, "LIGHTNINGS", ("no_such_package",))
+    monkeypatch.setattr(recorder, "_LIGHTNINGS", ("no_such_package",))
     with pytest.raises(exempla.ExemplaError, match="pip install lightning"):
         exempla.Recorder(network(), tmp_path).lightning_callback()
 

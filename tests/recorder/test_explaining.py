@@ -14,7 +14,7 @@ from sklearn.preprocessing import StandardScaler
 from torch import nn
 
 import exempla
-from exempla.recorder.weights import read_tensors
+from exempla.recorder.snapshots import read_tensors
 from tests.recorder.test_recorder import DataParallel, Tied, X, Y, network, trained
 
 TRAIN = (torch.tensor(X[::2], dtype=torch.float32), torch.tensor(Y[::2]))
@@ -84,7 +84,7 @@ def test_wrapped_training_fits_the_bare_model(tmp_path):
 
 def test_tied_weights_and_extra_state_fit(tmp_path):
     from exempla.oracles import with_runs
-    from exempla.oracles.torch.trainers import with_checkpoints
+    from exempla.oracles.torch.model import with_checkpoints
 
     model = Tied()
     record = exempla.Recorder(model, tmp_path)

@@ -19,8 +19,7 @@ from torch import nn
 
 import exempla
 from exempla.recorder import recorder as module
-from exempla.recorder.recorder import read_run
-from exempla.recorder.weights import encoded, plain_names, read_tensors
+from exempla.recorder.snapshots import encoded, plain_names, read_run, read_tensors
 
 X, Y = load_iris(return_X_y=True)
 
@@ -125,7 +124,7 @@ def test_snapshots_thinned_out_while_they_wait_are_never_written(tmp_path, monke
 
 
 def test_copies_that_take_too_much_memory_do_not_wait(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "WAITING_BYTES", 0)
+    monkeypatch.setattr(module, "_WAITING_BYTES", 0)
     model = network()
     record = exempla.Recorder(model, tmp_path)
     trained(model, record, 5)
@@ -139,7 +138,7 @@ def test_snapshots_are_written_once_the_pause_is_over(tmp_path, monkeypatch):
     record = exempla.Recorder(model, tmp_path)
     trained(model, record, 2)
     assert files(tmp_path) == set()
-    now = module.WRITE_EVERY
+    now = module._WRITE_EVERY
     trained(model, record, 1)
     assert [s.step for s in read_run(tmp_path).snapshots] == [1, 2, 3]
 
@@ -151,7 +150,7 @@ def test_a_budget_keeps_fewer_and_says_so_once(tmp_path, monkeypatch):
     model = network()
     size = len(encoded(model))
     record = exempla.Recorder(model, tmp_path, max_bytes=3 * size)
-    monkeypatch.setattr(module, "WAITING_BYTES", 0)  # every snapshot is written at once
+    monkeypatch.setattr(module, "_WAITING_BYTES", 0)  # every snapshot is written at once
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always", exempla.ExemplaWarning)
         for _ in range(50):
@@ -339,7 +338,7 @@ def test_a_disk_that_refuses_does_not_end_training(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(module, "write_snapshot", full)
-    monkeypatch.setattr(module, "WAITING_BYTES", 0)
+    monkeypatch.setattr(module, "_WAITING_BYTES", 0)
     model = network()
     record = exempla.Recorder(model, tmp_path)
     with pytest.warns(exempla.ExemplaWarning, match="No space left") as said:

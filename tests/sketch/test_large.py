@@ -49,7 +49,7 @@ def test_drawn_in_pieces_or_at_once(monkeypatch):
 
     p = torch.rand(100, 7)
     once = draw(p, torch.Generator().manual_seed(3))
-    monkeypatch.setattr(heads, "DRAWN_AT_ONCE", 21)
+    monkeypatch.setattr(heads, "_DRAWN_AT_ONCE", 21)
     assert (draw(p, torch.Generator().manual_seed(3)) == once).all()
 
 

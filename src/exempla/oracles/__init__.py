@@ -51,7 +51,7 @@ def unwrap(model: Any) -> Any:
         return model
     if not hasattr(model, "model") and not hasattr(model, "lightning_module"):
         return model
-    from exempla.oracles.torch.trainers import module_of
+    from exempla.oracles.torch.model import module_of
 
     inside = module_of(model)
     return model if inside is None else inside
@@ -79,7 +79,7 @@ def with_runs(models: list[Any]) -> list[Any]:
 
 def _snapshots(folder: Path, models: list[Any]) -> list[Path]:
     """Return the snapshots of a run that differ from the model."""
-    from exempla.recorder.recorder import read_run
+    from exempla.recorder.snapshots import read_run
 
     run = read_run(folder)
     base = unwrap(next((model for model in models if not is_checkpoint(model)), None))
@@ -88,7 +88,7 @@ def _snapshots(folder: Path, models: list[Any]) -> list[Path]:
     if not run.snapshots:
         raise ExemplaError(f"the run in {folder} has no snapshot yet.")
     if _is_module(base):
-        from exempla.oracles.torch.trainers import has_weights
+        from exempla.oracles.torch.model import has_weights
     else:
         from exempla.oracles.sklearn.unwrap import has_weights
     paths = [snapshot.checked(folder) for snapshot in run.snapshots]
@@ -114,8 +114,8 @@ def make_oracles(
     """
     inside = unwrap(models)
     if any(_is_module(model) for model in inside):
+        from exempla.oracles.torch.model import reader_of, with_checkpoints
         from exempla.oracles.torch.oracle import TorchOracle
-        from exempla.oracles.torch.trainers import reader_of, with_checkpoints
 
         reader = next((r for r in map(reader_of, models) if r is not None), None)
         return [

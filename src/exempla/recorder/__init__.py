@@ -1,7 +1,7 @@
 """Record snapshots of a training run, which `Explainer([model, "run/"])` uses as earlier weights.
 
-Inside: recorder (what a training loop calls, which steps are kept, the folder), weights (files of
-torch and scikit-learn weights), callbacks (Hugging Face Trainer, Lightning).
+Inside: recorder (what a training loop or a callback calls, which steps are kept), snapshots (the
+files of a run: weights of torch and scikit-learn models, run.json).
 Imports: io, checks, errors, version; torch, transformers and Lightning only when they are used.
 """
 

@@ -16,11 +16,11 @@ import hashlib
 import json
 import math
 import os
-import re
 import sys
 import warnings
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
+from importlib import import_module
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -29,102 +29,27 @@ from weakref import WeakValueDictionary
 from exempla import __version__, io
 from exempla.checks import check_flag, check_folder, whole_number
 from exempla.errors import ExemplaError, ExemplaWarning
-from exempla.recorder.weights import SUFFIXES, encoded, kind_of, learning_rate
+from exempla.recorder.snapshots import (
+    RUN_FILE,
+    RUN_FORMAT,
+    SUFFIXES,
+    Run,
+    Snapshot,
+    encoded,
+    kind_of,
+    learning_rate,
+    read_run,
+    write_snapshot,
+)
 
 _KEEP = 8
 _MAX_BYTES = 8 * 2**30
-WRITE_EVERY = 10.0
+_WRITE_EVERY = 10.0
 """Smallest number of seconds between two writes before the end of the training."""
-WAITING_BYTES = 2**28
+_WAITING_BYTES = 2**28
 """Largest size of the copies that wait in memory; beyond it they are written at once."""
-_RUN = "run.json"
-_FORMAT = "exempla-run-1"
-_SNAPSHOT = re.compile(r"step-\d+(-\d+)?\.(safetensors|npz)")
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """The weights after one training step, in a file of the run's folder."""
-
-    step: int
-    learning_rate: float | None
-    file: str
-    size: int
-    sha256: str
-
-    def checked(self, folder: Path) -> Path:
-        """Return the path of the file after verifying its checksum."""
-        path = folder / self.file
-        try:
-            with open(path, "rb") as file:
-                found = hashlib.file_digest(file, "sha256").hexdigest()
-        except OSError as error:
-            raise ExemplaError(f"{path} cannot be read ({error.strerror}).") from None
-        if found != self.sha256:
-            raise ExemplaError(
-                f"{path} has changed since it was recorded: remove its entry from {_RUN}."
-            )
-        return path
-
-
-@dataclass(frozen=True)
-class Run:
-    """The contents of run.json. `kind` is the kind of model, "torch" or "scikit-learn"."""
-
-    kind: str
-    model: str
-    steps: int
-    stride: int
-    finished: bool
-    snapshots: tuple[Snapshot, ...]
-    writing: tuple[str, ...] = ()
-    """Files about to be written or deleted; a killed run may have left them incomplete."""
-
-    @property
-    def files(self) -> set[str]:
-        """The files that this run may delete."""
-        return {one.file for one in self.snapshots} | set(self.writing)
-
-
-def read_run(folder: Path) -> Run:
-    """Read and validate the run recorded in a folder."""
-    try:
-        content = json.loads((folder / _RUN).read_bytes())
-    except FileNotFoundError:
-        raise ExemplaError(f"there is no recorded run in {folder} (no {_RUN}).") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise ExemplaError(f"{folder / _RUN} cannot be read ({type(error).__name__}).") from None
-    try:
-        return _parsed(content)
-    except (KeyError, TypeError, ValueError, OverflowError):
-        raise ExemplaError(f"{folder / _RUN} was not written by this exempla's Recorder.") from None
-
-
-def _parsed(content: Any) -> Run:
-    snapshots = [Snapshot(**one) for one in content["snapshots"]]
-    writing = tuple(content.get("writing", ()))
-    names = [*(one.file for one in snapshots), *writing]
-    # a Recorder names its files in one way, and deletes no others
-    valid = content["format"] == _FORMAT and all(_SNAPSHOT.fullmatch(name) for name in names)
-    if not valid or any(type(one.step) is not int for one in snapshots):
-        raise ValueError
-    return Run(
-        kind=str(content["kind"]),
-        model=str(content["model"]),
-        steps=int(content["steps"]),
-        stride=max(1, int(content["stride"])),
-        finished=bool(content["finished"]),
-        snapshots=tuple(sorted(snapshots, key=lambda one: one.step)),
-        writing=writing,
-    )
-
-
-def write_snapshot(
-    folder: Path, step: int, learning_rate: float | None, name: str, data: bytes
-) -> Snapshot:
-    """Write the file of one snapshot; it counts once run.json lists it."""
-    io.write_bytes(folder / name, data)
-    return Snapshot(step, learning_rate, name, len(data), hashlib.sha256(data).hexdigest())
+_LIGHTNINGS = ("lightning.pytorch", "pytorch_lightning")
+"""The names of Lightning's package."""
 
 
 @dataclass
@@ -261,7 +186,7 @@ class Recorder:
         """Snapshot files that run.json lists: the only ones that may be deleted."""
         self._manifest: bytes | None = None
         """run.json as this Recorder last read or wrote it."""
-        self._next_write = perf_counter() + WRITE_EVERY
+        self._next_write = perf_counter() + _WRITE_EVERY
         self._next_check = math.inf
         """The next step at which a snapshot is due."""
         self._lock: ExitStack | None = None
@@ -321,17 +246,85 @@ class Recorder:
         """The snapshots in the folder, earliest first."""
         return [self._written[step] for step in sorted(self._written)]
 
+    # ---- callbacks: their frameworks are imported on demand
+
     def trainer_callback(self) -> Any:
         """Return a callback for Hugging Face's Trainer: `Trainer(callbacks=[...])`."""
-        from exempla.recorder.callbacks import trainer_callback
+        from transformers import TrainerCallback
 
-        return trainer_callback(self)
+        recorder = self
+
+        class TrainerRecorder(TrainerCallback):
+            """Record on the first process only."""
+
+            def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+                if state.is_world_process_zero:
+                    trained, optimizer = given.get("model", recorder.model), given.get("optimizer")
+                    recorder._begin(trained, optimizer, state.global_step, state.max_steps)
+
+            def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+                if state.is_world_process_zero:
+                    recorder.step()
+
+            def on_train_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+                if state.is_world_process_zero:
+                    recorder.finish()
+
+        return TrainerRecorder()
 
     def lightning_callback(self) -> Any:
-        """Return a callback for Lightning: `Trainer(callbacks=[...])`."""
-        from exempla.recorder.callbacks import lightning_callback
+        """Return a callback for Lightning, under either name of its package."""
+        recorder, bases = self, []
+        for name in [name for name in _LIGHTNINGS if name in sys.modules] or _LIGHTNINGS:
+            with suppress(ModuleNotFoundError):
+                bases.append(import_module(name).Callback)
+        if not bases:
+            raise ExemplaError("lightning is not installed: pip install lightning.")
 
-        return lightning_callback(self)
+        class LightningRecorder(*bases):
+            """Count optimizer steps, not batches: gradients may be accumulated."""
+
+            seen = 0
+
+            def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+                if trainer.is_global_zero:
+                    self.seen = trainer.global_step
+                    optimizer = trainer.optimizers[0] if trainer.optimizers else None
+                    total = trainer.estimated_stepping_batches
+                    recorder._begin(pl_module, optimizer, self.seen, total)
+
+            def on_train_batch_end(self, trainer: Any, *args: Any) -> None:
+                if trainer.is_global_zero and trainer.global_step > self.seen:
+                    self.seen = trainer.global_step
+                    recorder.step()
+
+            def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+                if trainer.is_global_zero:
+                    recorder.finish()
+
+            def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+                if trainer.is_global_zero:
+                    recorder.flush()
+
+        return LightningRecorder()
+
+    def _begin(self, trained: Any, optimizer: Any, done: int, total: float) -> None:
+        """Prepare for a training of this module that has made `done` of `total` steps.
+
+        Frameworks know the number of steps in advance, so no snapshot has to be thinned out.
+        """
+        own = {id(p) for p in self.model.parameters()} if self._kind == "torch" else set()
+        if not own or not own <= {id(p) for p in trained.parameters()}:
+            raise ExemplaError(
+                f"the Recorder holds another {type(self.model).__name__} than the one that is "
+                "trained: give both the same object."
+            )
+        if self.optimizer is None:
+            self.optimizer = optimizer
+        if done:
+            self.restart_at(done)
+        if math.isfinite(total) and total > done:
+            self.expect(int(total))
 
     # ---- the folder
 
@@ -346,7 +339,7 @@ class Recorder:
                 f"{folder} is not empty: give each run a folder of its own, or use resume=True "
                 "to continue the run in it."
             )
-        run = read_run(folder) if (folder / _RUN).is_file() else None
+        run = read_run(folder) if (folder / RUN_FILE).is_file() else None
         if run is not None and run.kind != self._kind:
             raise ExemplaError(f"the run in this folder is of a {run.kind} model: give another.")
         folder = io.make_folder(folder)
@@ -354,40 +347,34 @@ class Recorder:
         older = _OPEN.get(key)
         if older is not None and resume:  # the cell of a notebook was run again
             older._close()
-        if not self._acquire(folder):
-            raise ExemplaError(
-                f"another Recorder is writing to {folder}: wait until it has finished, or give "
-                "each run a folder of its own."
-            )
+        busy = ExemplaError(
+            f"another Recorder is writing to {folder}: wait until it has finished, or give each "
+            "run a folder of its own."
+        )
+        self._acquire(folder, busy)
         _OPEN[key] = self
         if run is not None:
-            self._continue(read_run(folder))
-            self._manifest = (folder / _RUN).read_bytes()
+            run = read_run(folder)  # as it is now that no other Recorder writes to it
+            self._thinning.stride = run.stride
+            self._written = {one.step: one for one in run.snapshots}
+            self._listed = run.files
+            self.steps = max(self._written, default=0)
+            self._keep_only(self._thinning.reduce(self._kept, self._thinning.keep))
+            self._manifest = (folder / RUN_FILE).read_bytes()
         return folder
 
-    def _acquire(self, folder: Path) -> bool:
-        """Lock the folder, where the system has locks; return False if it is locked elsewhere."""
+    def _acquire(self, folder: Path, busy: Exception) -> None:
+        """Lock the folder, where the system has locks; raise `busy` if it is locked elsewhere."""
         if self._lock is None:
             lock = ExitStack()
-            try:
-                lock.enter_context(io.alone_in(folder, BlockingIOError()))
-            except BlockingIOError:
-                return False
+            lock.enter_context(io.alone_in(folder, busy))
             self._lock = lock
-        return True
 
     def _close(self) -> None:
         """Let another Recorder use the folder."""
         if self._lock is not None:
             self._lock.close()
             self._lock = None
-
-    def _continue(self, run: Run) -> None:
-        self._thinning.stride = run.stride
-        self._written = {one.step: one for one in run.snapshots}
-        self._listed = run.files
-        self.steps = max(self._written, default=0)
-        self._keep_only(self._thinning.reduce(self._kept, self._thinning.keep))
 
     def _write(self, finished: bool = False) -> None:
         """Write the waiting snapshots, after deleting those that are no longer kept.
@@ -417,7 +404,7 @@ class Recorder:
                 ExemplaWarning,
                 stacklevel=3,
             )
-        self._next_write = perf_counter() + WRITE_EVERY
+        self._next_write = perf_counter() + _WRITE_EVERY
 
     def _free_name(self, step: int) -> str:
         """Return a name for a snapshot's file that overwrites no file but one of our own."""
@@ -430,23 +417,25 @@ class Recorder:
 
     def _refuse_other_writers(self) -> None:
         """Raise OSError if another Recorder has continued this run since this one last wrote."""
-        path = self.folder / _RUN
-        mine = self._acquire(self.folder)
-        if not mine or (path.read_bytes() if path.is_file() else None) != self._manifest:
-            raise OSError(0, "another Recorder has continued this run")
+        path, busy = self.folder / RUN_FILE, OSError(0, "another Recorder has continued this run")
+        self._acquire(self.folder, busy)
+        if (path.read_bytes() if path.is_file() else None) != self._manifest:
+            raise busy
 
     def _write_run(self, finished: bool = False, writing: tuple[str, ...] = ()) -> None:
         name, stride = type(self.model).__name__, self._thinning.stride
         snapshots = tuple(self.snapshots)
         run = Run(self._kind, name, self.steps, stride, finished, snapshots, writing)
-        content = {"format": _FORMAT, "version": __version__, **asdict(run)}
+        content = {"format": RUN_FORMAT, "version": __version__, **asdict(run)}
         self._manifest = (json.dumps(content, indent=2) + "\n").encode()
-        io.write_bytes(self.folder / _RUN, self._manifest)
+        io.write_bytes(self.folder / RUN_FILE, self._manifest)
         self._listed = run.files
 
     def _delete(self, names: set[str]) -> None:
         """Delete these files, and the temporary files that a killed process left of any."""
-        parts = [p for name in (_RUN, *self._listed) for p in self.folder.glob(f".{name}.*.part")]
+        parts = [
+            p for name in (RUN_FILE, *self._listed) for p in self.folder.glob(f".{name}.*.part")
+        ]
         for path in [*(self.folder / name for name in names), *parts]:
             with suppress(OSError):
                 path.unlink()
@@ -475,7 +464,7 @@ class Recorder:
         data = self._encoded()
         self._keep(self._thinning.with_step(self._kept, self.steps), data)
         waiting = sum(len(data) for data, _ in self._waiting.values())
-        if waiting > WAITING_BYTES or perf_counter() >= self._next_write:
+        if waiting > _WAITING_BYTES or perf_counter() >= self._next_write:
             self._write()
         self._plan()
 

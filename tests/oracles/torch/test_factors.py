@@ -167,7 +167,7 @@ def test_pieces_change_nothing(pair: tuple[Factors, Factors], monkeypatch: Any) 
     one, other = pair
     gram, norm2 = one.gram(other), one.norm2()
     moment = one.moment("inputs")
-    monkeypatch.setattr(chunks, "PIECE", 16 * 150)
+    monkeypatch.setattr(chunks, "_PIECE", 16 * 150)
     close(one.gram(other), gram)
     close(one.norm2(), norm2)
     close(one.moment("inputs"), moment)

@@ -21,7 +21,7 @@ from torch.utils.data import (
 )
 
 from exempla.errors import ExemplaError, ExemplaWarning
-from exempla.oracles.torch import sources as streams
+from exempla.oracles.torch import examples as streams
 from exempla.oracles.torch.examples import TorchExamples
 from exempla.oracles.torch.oracle import TorchOracle
 from tests.oracles.torch.items import Items, Noisy
@@ -252,7 +252,7 @@ def test_a_stream_without_end_is_refused(
     if limit == "memory":
         monkeypatch.setattr(streams, "available_memory", lambda: 20_000)
     else:
-        monkeypatch.setattr(streams, "MAX_STREAM_EXAMPLES", 1000)
+        monkeypatch.setattr(streams, "_MAX_STREAM_EXAMPLES", 1000)
     data = DataLoader(Endless(), batch_size=4) if loader else Endless()
     with pytest.raises(ExemplaError, match="without an end"):
         TorchOracle(mlp()).read(data, role="train")

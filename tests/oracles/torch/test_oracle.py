@@ -14,7 +14,7 @@ import exempla.oracles.torch.oracle as module
 from exempla.errors import ExemplaError, ExemplaWarning, UnsupportedModelError
 from exempla.oracles.likelihoods import Custom
 from exempla.oracles.torch import likelihood as torch_likelihoods
-from exempla.oracles.torch import trainers as torch_select
+from exempla.oracles.torch import model as torch_select
 from exempla.oracles.torch.examples import ArraySource, TorchExamples
 from exempla.oracles.torch.oracle import TorchOracle
 
@@ -231,7 +231,7 @@ def test_out_of_memory_halves_the_batch_and_goes_on() -> None:
     model, (x, y) = Greedy(), data()
     oracle, plain = TorchOracle(model, "categorical"), TorchOracle(model.inner)
     oracle.read((x[:3], y[:3]), role="train")
-    everyone = TorchExamples(ArraySource((x, y)), oracle.form, oracle.device, oracle.dtype)
+    everyone = TorchExamples(ArraySource((x, y)), oracle.form, weighted=True)
     want = plain.read((x, y), role="train")
     rows = list(oracle.scores(everyone))
     assert np.concatenate([r.sample for r in rows]).tolist() == list(range(N))

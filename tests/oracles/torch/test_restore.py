@@ -14,9 +14,8 @@ import torch
 from torch import Tensor, nn
 
 import exempla
+from exempla.oracles.torch.model import ModelRestorer, with_checkpoints
 from exempla.oracles.torch.oracle import TorchOracle
-from exempla.oracles.torch.restore import ModelRestorer
-from exempla.oracles.torch.trainers import with_checkpoints
 
 N = 6
 

@@ -98,7 +98,7 @@ def test_picking_one_position_of_every_sample_costs_no_probe(
             h = self.body(x)
             return self.head(h[torch.arange(len(h)), torch.full((len(h),), 1)])
 
-    monkeypatch.setattr(network, "_RowProbe", never)
+    monkeypatch.setattr(network, "RowProbe", never)
     data = (torch.randn(N, 4, 5), torch.randint(0, 3, (N,)))
     model = Last()
     oracle = TorchOracle(model)

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from exempla.errors import ExemplaError, ExemplaWarning
-from exempla.oracles.torch import survey as survey_module
+from exempla.oracles.torch import network as survey_module
 from exempla.oracles.torch.layers import ConvUse
+from exempla.oracles.torch.network import Survey, full_precision
 from exempla.oracles.torch.oracle import TorchOracle
-from exempla.oracles.torch.survey import Survey, full_precision
 
 TF32 = 2.0**-11
 """Relative rounding of what enters a TF32 product."""

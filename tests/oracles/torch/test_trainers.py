@@ -14,8 +14,8 @@ from benchmarks.habits.language import bert, tokenizer
 from exempla.errors import ExemplaError, ExemplaWarning
 from exempla.oracles import unwrap
 from exempla.oracles.torch import network
+from exempla.oracles.torch.model import _texts_in, module_of, reader_of
 from exempla.oracles.torch.oracle import TorchOracle
-from exempla.oracles.torch.trainers import module_of, reader_of, texts_in
 from tests.oracles.torch import zoo
 
 TEXTS = ["w1 w5 w6", "w2 w7", "w8 w1", "w2 w9 w4 w3"] * 6
@@ -79,10 +79,10 @@ def test_a_pipeline_that_writes_takes_texts_as_completions() -> None:
 
 def test_tokens_given_to_a_pipeline_that_writes_stay_as_they_are() -> None:
     rows = [{"input_ids": [1, 2], "labels": [-100, 2], "text": "1+"}]
-    assert texts_in(rows) is None
-    assert texts_in(torch.zeros(2, 3)) is None
+    assert _texts_in(rows) is None
+    assert _texts_in(torch.zeros(2, 3)) is None
     with pytest.raises(ExemplaError, match="2 prompts have 1 completions"):
-        texts_in((["1+1=", "1+2="], ["2"]))
+        _texts_in((["1+1=", "1+2="], ["2"]))
 
 
 def test_pairs_of_texts_and_columns_that_are_too_many(pipe: Any) -> None:

@@ -33,7 +33,7 @@ from exempla.data import is_polars
 from exempla.errors import ExemplaError, UnfittedModelError, UnsupportedModelError
 from exempla.oracles.base import Oracle
 from exempla.oracles.likelihoods import Likelihood
-from exempla.recorder.weights import arrays_of, place, read_arrays
+from exempla.recorder.snapshots import arrays_of, place, read_arrays
 
 _STACKED = (
     "only the final {last} of {name} is explained: its base models are treated as fixed, so the "

@@ -29,8 +29,6 @@ from exempla.oracles.torch.factors import (
     rows_at_once,
 )
 
-_CONVOLUTIONS = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
-
 
 @dataclass(frozen=True)
 class ConvShape:
@@ -41,10 +39,11 @@ class ConvShape:
     padding: tuple[int, ...] | str
     dilation: tuple[int, ...]
     groups: int
-    bias: bool
+    bias: bool = False
+    """Whether a last row of inputs equal to one is added, for the bias."""
 
     def convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        function = _CONVOLUTIONS[len(self.kernel)]
+        function = (F.conv1d, F.conv2d, F.conv3d)[len(self.kernel) - 1]
         padding: Any = self.padding
         return function(x, weight, bias, self.stride, padding, self.dilation, self.groups)
 
@@ -143,11 +142,8 @@ class ConvFactors(StructuredFactors):
         return shape.convolve(self.a, weight, bias).flatten(2).unflatten(1, (groups, -1))
 
     def take(self, positions: np.ndarray) -> ConvFactors:
-        if self.images > 1:
-            positions = (
-                np.asarray(positions)[:, None] * self.images + np.arange(self.images)
-            ).ravel()
-        rows = as_slice(positions)
+        first = np.asarray(positions)[:, None] * self.images
+        rows = as_slice((first + np.arange(self.images)).ravel())
         return ConvFactors(self.a[rows], self.g[rows], self.shape, self.images)
 
     # ---- by positions: patches and output gradients as two operands, a few rows at a time

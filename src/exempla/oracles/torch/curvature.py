@@ -17,10 +17,9 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from exempla.errors import ExemplaError
 from exempla.oracles.base import Labels
-from exempla.oracles.torch.examples import Batch, TorchExamples, scaled, weighted
-from exempla.oracles.torch.likelihood import Head
+from exempla.oracles.torch.examples import Batch, TorchExamples
+from exempla.oracles.torch.likelihood import Head, scaled, weighted
 
 if TYPE_CHECKING:
     from exempla.oracles.torch.oracle import TorchOracle
@@ -30,24 +29,29 @@ class GaussNewton:
     """F = (1/n) Σ over the training examples, and the scores of examples, as operators."""
 
     def __init__(self, oracle: TorchOracle, train: TorchExamples) -> None:
-        head = oracle.head
-        if not isinstance(head, Head):
-            raise ExemplaError("a custom likelihood has no Fisher in closed form.")
-        self.oracle, self.train, self.head = oracle, train, head
-        self.names = [name for block in oracle.network.blocks for name in block.parameters]
-        self.parameters = [oracle.network.parameters[name] for name in self.names]
-        self.places = self._places()
+        assert isinstance(oracle.head, Head)
+        self.oracle, self.train, self.head = oracle, train, oracle.head
+        names = [name for block in oracle.network.blocks for name in block.parameters]
+        self.parameters = [oracle.network.parameters[name] for name in names]
+        sizes = [p.numel() for p in self.parameters]
+        numbers = torch.arange(sum(sizes), device=self.parameters[0].device).split(sizes)
+        own = {x: n.reshape(1, *p.shape) for x, n, p in zip(names, numbers, self.parameters)}
+        self.places = torch.cat([block.pack(own).reshape(-1) for block in oracle.network.blocks])
+        """Where each entry of the layers' blocks stands among the flattened parameters."""
         self._device, self._dtype = self.parameters[0].device, oracle.network.like.dtype
 
     def product(self, v: Tensor) -> Tensor:
         """Return F v of every column."""
         total = torch.zeros_like(v)
         tangents = [self._parameters_of(column) for column in v.T]
-        generator = torch.Generator(self.oracle.device).manual_seed(self.oracle.seed)
+        generator = torch.Generator(self.oracle.device).manual_seed(0)
         for batch, outputs in self._forward(self.train):
             along = list(self._derivatives(outputs, tangents))
             cotangents = [torch.zeros_like(outputs) for _ in along]
-            for row in self._fisher_rows(batch, outputs.detach(), generator):
+            for active, rows in self.head.fisher(outputs.detach(), batch, generator):
+                if not bool(active.any()):
+                    break
+                row = weighted(scaled(rows, active), batch, root=True)  # zero unless active
                 for cotangent, one in zip(cotangents, along, strict=True):
                     cotangent += scaled(row, (row * one).flatten(1).sum(1))
             for place, cotangent in enumerate(cotangents):
@@ -78,15 +82,6 @@ class GaussNewton:
             start += len(batch)
         return total
 
-    def _fisher_rows(
-        self, batch: Batch, outputs: Tensor, generator: torch.Generator
-    ) -> Iterator[Tensor]:
-        """Yield the cotangents of the Fisher rows, zero for examples that have none."""
-        for active, rows in self.head.fisher(outputs, batch, generator):
-            if not bool(active.any()):
-                return
-            yield weighted(scaled(rows, active), batch, root=True)
-
     def _forward(self, examples: TorchExamples) -> Iterator[tuple[Batch, Tensor]]:
         """Yield batches and their outputs, attached to the parameters."""
         oracle = self.oracle
@@ -104,21 +99,19 @@ class GaussNewton:
         )
         used = [place for place, g in enumerate(pulled) if g is not None]
         for one in tangents:
-            found = torch.autograd.grad(
+            (found,) = torch.autograd.grad(
                 [pulled[place] for place in used], w, [one[place] for place in used],
-                retain_graph=True, allow_unused=True,
-            )[0]  # fmt: skip
-            yield torch.zeros_like(outputs) if found is None else found.detach()
+                retain_graph=True, materialize_grads=True,
+            )  # fmt: skip
+            yield found.detach()
 
     def _pulled(self, outputs: Tensor, cotangent: Tensor) -> Tensor:
         """Return Jᵀ c, in the layout of the layers."""
         found = torch.autograd.grad(
             outputs, self.parameters, cotangent.to(outputs.dtype), retain_graph=True,
-            allow_unused=True,
+            materialize_grads=True,
         )  # fmt: skip
-        pairs = zip(self.parameters, found, strict=True)
-        whole = [torch.zeros_like(p) if g is None else g for p, g in pairs]
-        return torch.cat([g.reshape(-1) for g in whole]).to(self._dtype)[self.places]
+        return torch.cat([g.reshape(-1) for g in found]).to(self._dtype)[self.places]
 
     def _parameters_of(self, v: Tensor) -> list[Tensor]:
         """Return a vector in the layout of the layers as one tensor for each parameter."""
@@ -129,14 +122,3 @@ class GaussNewton:
             part.reshape(p.shape).to(p.dtype)
             for part, p in zip(parts, self.parameters, strict=True)
         ]
-
-    def _places(self) -> Tensor:
-        """Return where each entry of the layers' blocks stands among the flattened parameters."""
-        numbers, start = {}, 0
-        for name, parameter in zip(self.names, self.parameters, strict=True):
-            count = parameter.numel()
-            own = torch.arange(start, start + count, device=parameter.device)
-            numbers[name] = own.reshape(1, *parameter.shape)
-            start += count
-        blocks = self.oracle.network.blocks
-        return torch.cat([block.pack(numbers).reshape(-1) for block in blocks])

@@ -32,16 +32,16 @@ from torch import Tensor
 from exempla.oracles.factors import Factors, Pairs, Side, Work, as_slice
 
 _LOW = (torch.float16, torch.bfloat16)
-PIECE = 2**26
+_PIECE = 2**26
 """Numbers written out at one time on a GPU; one 16th of it on a CPU."""
 GRAM_TIMES = 8
-"""Multiple of `PIECE` for a Gram matrix on a CPU, where each piece is written out again for every
+"""Multiple of `_PIECE` for a Gram matrix on a CPU, where each piece is written out again for every
 other: with pieces of one row that would cost more than the products."""
 
 
 def rows_at_once(width: int, like: Tensor, times: int = 1) -> int:
     """Return how many rows of this width are written out at one time."""
-    return max(1, (PIECE if like.is_cuda else times * PIECE // 16) // max(width, 1))
+    return max(1, (_PIECE if like.is_cuda else times * _PIECE // 16) // max(width, 1))
 
 
 def pieces_of(rows: int, width: int, like: Tensor, times: int = 1) -> list[np.ndarray]:
@@ -396,10 +396,6 @@ class PairFactors(StructuredFactors):
     def take(self, positions: np.ndarray) -> PairFactors:
         rows = as_slice(positions)
         return PairFactors(self.inputs.take(rows), self.outputs.take(rows))
-
-    def flip(self) -> PairFactors:
-        """Return the transposed scores."""
-        return PairFactors(self.outputs, self.inputs)
 
     def moment(self, side: Side) -> Tensor:
         return getattr(self, side).moment()

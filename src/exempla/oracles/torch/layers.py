@@ -5,8 +5,9 @@ parameter's score, sample by sample. Matrices (Linear, tables, convolutions) sta
 score of a parameter that acts element by element is as long as its gradient and is written out.
 
 Samples may stand on any axis of an output (sequence-first models), or share one with another axis
-(frames, windows, heads): the survey finds the `Layout`. If rows were gathered by index (experts,
-packed sequences), `Rows` holds the sample of each.
+(frames, windows, heads): the survey finds the `Layout`. If a pass gathers rows by index, no axis
+carries the samples: a mixture of experts sends each token where its router says, a packed sequence
+leaves padding out. `Rows` then holds the sample of each row, which `RowProbe` finds in every pass.
 
 A `Block` is one layer. A weight and a bias that are always used together form one block: for a
 matrix the bias is one more row of inputs equal to one, for element-wise parameters the two stand
@@ -15,7 +16,7 @@ side by side. Parameters that the tape could not describe are blocks for the fal
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -37,6 +38,14 @@ from exempla.oracles.torch.factors import (
     merge,
     widen,
 )
+
+_BASE = 16
+"""Values of a digit: factors of up to 2^15, which every type but float16 can represent."""
+_HALF_BASE = 4
+"""The base for float16: factors of up to 2^3."""
+_MAX_LOG_ERROR = 0.02
+"""Largest distance of the logarithm of a factor from a whole number; beyond it, a row belongs to
+two samples."""
 
 
 class Layout(NamedTuple):
@@ -80,7 +89,7 @@ class Rows:
         return out.unflatten(0, (self.n, self.most))
 
 
-_Place = Layout | Rows
+Place = Layout | Rows
 
 
 def repeated(t: Tensor, n: int, axis: int) -> Tensor:
@@ -90,13 +99,13 @@ def repeated(t: Tensor, n: int, axis: int) -> Tensor:
     return t.expand(*t.shape[:axis], n, *t.shape[axis + 1 :])
 
 
-def _positions(t: Tensor, n: int, layout: _Place) -> Tensor:
+def _positions(t: Tensor, n: int, layout: Place) -> Tensor:
     """Return (n, s, d): every axis but the last is samples or positions."""
     t = t.reshape(-1, t.shape[-1]) if isinstance(layout, Rows) else t
     return layout.split(t, n).reshape(n, -1, t.shape[-1])
 
 
-def _channels(t: Tensor, n: int, layout: _Place) -> Tensor:
+def _channels(t: Tensor, n: int, layout: Place) -> Tensor:
     """Return (n, C), summed over everything but samples and the channel axis."""
     parts = widen(layout.split(t, n))  # (n, m, C, …)
     return parts.flatten(3).sum((1, 3)) if parts.ndim > 3 else parts.sum(1)
@@ -139,11 +148,11 @@ class Use:
         """Return x, repeated for every sample if the output was."""
         return self.x if self.repeat is None else repeated(self.x, n, self.repeat)
 
-    def vector(self, role: str, g: Tensor, n: int, layout: _Place) -> Tensor:
+    def vector(self, role: str, g: Tensor, n: int, layout: Place) -> Tensor:
         """Return the score of the parameter in this role, written out: (n, numel)."""
         raise NotImplementedError
 
-    def factors(self, g: Tensor, n: int, layout: _Place, bias: bool) -> Factors:
+    def factors(self, g: Tensor, n: int, layout: Place, bias: bool) -> Factors:
         """Return the score of the weight, with the bias as last row if wanted."""
         raise NotImplementedError
 
@@ -156,28 +165,28 @@ class LinearUse(Use):
     matrix: ClassVar[bool] = True
     by_row: ClassVar[bool] = True
 
-    def vector(self, role: str, g: Tensor, n: int, layout: _Place) -> Tensor:
+    def vector(self, role: str, g: Tensor, n: int, layout: Place) -> Tensor:
         return widen(_positions(g, n, layout)).sum(1)  # ∂out/∂b = 1 at every position
 
-    def factors(self, g: Tensor, n: int, layout: _Place, bias: bool) -> Factors:
+    def factors(self, g: Tensor, n: int, layout: Place, bias: bool) -> Factors:
         return PairFactors(self._operand(n, layout, bias), Vectors(_positions(g, n, layout)))
 
-    def _operand(self, n: int, layout: _Place, bias: bool) -> Operand:
+    def _operand(self, n: int, layout: Place, bias: bool) -> Operand:
         x = self.inputs(n)
         written = bias and isinstance(layout, Rows)  # a place without a row has no one either
         x = F.pad(x, (0, 1), value=1.0) if written else x
         return Vectors(_positions(x, n, layout), ones=bias and not written)
 
 
-@dataclass
+@dataclass(kw_only=True)
 class TableUse(LinearUse):
     """out = W[indices]: an input of unit vectors, stored as indices."""
 
-    size: int = 0
-    padding: int | None = None
+    size: int
+    padding: int | None
     table: bool = True  # type: ignore[misc]
 
-    def factors(self, g: Tensor, n: int, layout: _Place, bias: bool) -> Factors:
+    def factors(self, g: Tensor, n: int, layout: Place, bias: bool) -> Factors:
         indices = _positions(self.inputs(n)[..., None], n, layout)[..., 0]
         values = _positions(g, n, layout)
         if self.padding is not None:  # torch gives the padding row no gradient
@@ -185,33 +194,31 @@ class TableUse(LinearUse):
         return PairFactors(OneHot(indices, self.size, widen(values[:0]).dtype), Vectors(values))
 
 
-@dataclass
+@dataclass(kw_only=True)
 class StackUse(LinearUse):
     """out = x W[e] for a stack of matrices (experts); `which` (rows,) holds e of each row."""
 
-    pieces: int = 0
-    which: Tensor | None = None
+    pieces: int
+    which: Tensor
 
-    def _operand(self, n: int, layout: _Place, bias: bool) -> Operand:
-        assert self.which is not None
+    def _operand(self, n: int, layout: Place, bias: bool) -> Operand:
         places = _positions(self.which.reshape(*self.x.shape[:-1], 1), n, layout)[..., 0]
         return Stacked(_positions(self.inputs(n), n, layout), places, self.pieces)
 
 
-@dataclass
+@dataclass(kw_only=True)
 class ConvUse(Use):
     """out = convolution of x with W (+ b)."""
 
-    conv: ConvShape | None = None
+    conv: ConvShape
     matrix: ClassVar[bool] = True
     turned: ClassVar[bool] = False
     """Whether input and output gradient change places."""
 
-    def vector(self, role: str, g: Tensor, n: int, layout: _Place) -> Tensor:
+    def vector(self, role: str, g: Tensor, n: int, layout: Place) -> Tensor:
         return _channels(g, n, layout)
 
-    def factors(self, g: Tensor, n: int, layout: _Place, bias: bool) -> Factors:
-        assert self.conv is not None
+    def factors(self, g: Tensor, n: int, layout: Place, bias: bool) -> Factors:
         x, g = (widen(layout.split(t, n).flatten(0, 1)) for t in (self.x, g))
         x, g = (g, x) if self.turned else (x, g)
         return ConvFactors(x, g, replace(self.conv, bias=bias), images=x.shape[0] // n)
@@ -225,21 +232,20 @@ class ConvTransposeUse(ConvUse):
     turned: ClassVar[bool] = True
 
 
-@dataclass
+@dataclass(kw_only=True)
 class NormUse(Use):
     """out = x̂ W (+ b), x̂ the normalised input: by channel, or over the last axes."""
 
-    by_channel: bool = False
-    features: int = 0
-    normalise: Callable[[Tensor], Tensor] | None = None
+    by_channel: bool
+    features: int
+    normalise: Callable[[Tensor], Tensor]
 
     @property
     def by_row(self) -> bool:  # type: ignore[override]
         return not self.by_channel and self.shape[-1:].numel() == self.features
 
-    def vector(self, role: str, g: Tensor, n: int, layout: _Place) -> Tensor:
+    def vector(self, role: str, g: Tensor, n: int, layout: Place) -> Tensor:
         if role == "weight":
-            assert self.normalise is not None
             g = widen(g) * widen(self.normalise(self.inputs(n)))
         if self.by_channel:
             return _channels(g, n, layout)
@@ -247,15 +253,15 @@ class NormUse(Use):
         return widen(layout.split(g, n).reshape(n, -1, self.features)).sum(1)
 
 
-@dataclass
+@dataclass(kw_only=True)
 class ShiftUse(Use):
     """out = something + sign·W, W broadcast over the sample axis (also W expanded or sliced)."""
 
-    size: torch.Size = field(default_factory=torch.Size)
+    size: torch.Size
     sign: float = 1.0
     index: tuple[Any, ...] | None = None
 
-    def vector(self, role: str, g: Tensor, n: int, layout: _Place) -> Tensor:
+    def vector(self, role: str, g: Tensor, n: int, layout: Place) -> Tensor:
         g = widen(layout.split(g, n))
         if self.index is None:
             return self.sign * _summed_to(g, self.size).reshape(n, -1)
@@ -264,19 +270,19 @@ class ShiftUse(Use):
         return out.reshape(n, -1)
 
 
-@dataclass
+@dataclass(kw_only=True)
 class ScaleUse(Use):
     """out = x ⊙ W, W broadcast over the sample axis."""
 
-    size: torch.Size = field(default_factory=torch.Size)
+    size: torch.Size
 
-    def vector(self, role: str, g: Tensor, n: int, layout: _Place) -> Tensor:
+    def vector(self, role: str, g: Tensor, n: int, layout: Place) -> Tensor:
         x = self.x.expand(self.shape)
         x = x if self.repeat is None else repeated(x, n, self.repeat)
         return _summed_to(layout.split(widen(g) * widen(x), n), self.size).reshape(n, -1)
 
 
-Seen = tuple[Use, Tensor, _Place]
+Seen = tuple[Use, Tensor, Place]
 """A use, the gradient at its output, and its layout."""
 
 
@@ -337,9 +343,9 @@ class Block:
         parts: list[Factors] = []
         for use, g, layout in seen:
             part = use.factors(g, n, layout, self.bias is not None)
-            if use.table != self.table:
+            if use.table != self.table:  # transposed
                 assert isinstance(part, PairFactors)
-                part = part.flip()
+                part = PairFactors(part.outputs, part.inputs)
             parts.append(part)
         if not parts:  # the parameter is not used in this pass
             return PairFactors(*(Vectors(like.new_zeros(n, 1, d)) for d in self.sizes))
@@ -372,8 +378,6 @@ def plan_blocks(
             continue
         kind = "fallback" if name in fallback else _kind_of(name, uses_of[name])
         bias = None if kind == "fallback" else _partner(name, uses_of, fallback | taken, shapes)
-        if kind == "matrix" and bias and any(u.bias == name for u in uses_of[bias]):
-            bias = None
         taken |= {name} | ({bias} if bias else set())
         table = kind == "matrix" and uses_of[name][0].table
         stack = kind == "matrix" and isinstance(uses_of[name][0], StackUse)
@@ -409,3 +413,98 @@ def _partner(
     together = [id(u) for u in uses_of[bias]] == [id(u) for u in uses_of[name]]
     alike = uses_of[name][0].matrix or shapes[bias] == shapes[name]
     return bias if together and alike else None
+
+
+# ---- where samples stand in one pass
+
+
+class _ScalarOf(torch.autograd.Function):
+    """A scalar whose gradient at the outputs is the cotangent (its value does not matter).
+
+    Given `grad_outputs`, `torch.autograd.grad` imports sympy to compare two shapes: a second and
+    60 MB in every fresh process. The gradient of a scalar needs none, and costs no memory.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, outputs: Tensor, cotangent: Tensor) -> Tensor:
+        ctx.save_for_backward(cotangent)
+        return outputs.new_zeros(())
+
+    @staticmethod
+    def backward(ctx: Any, *one: Tensor) -> tuple[Tensor, None]:
+        (cotangent,) = ctx.saved_tensors
+        return cotangent, None
+
+
+def pull_back(
+    outputs: Tensor, wanted: Sequence[Any], cotangent: Tensor, again: bool = False
+) -> tuple[Tensor | None, ...]:
+    """Return the gradient of ⟨outputs, cotangent⟩ at each tensor wanted; None where unused."""
+    with torch.inference_mode(False), torch.enable_grad():
+        cotangent = cotangent.clone() if cotangent.is_inference() else cotangent
+        scalar = _ScalarOf.apply(outputs, cotangent)
+    return torch.autograd.grad(scalar, wanted, retain_graph=again, allow_unused=True)  # type: ignore
+
+
+def random_cotangent(outputs: Tensor) -> Tensor:
+    """Return a random direction of the outputs, the same at every call."""
+    generator = torch.Generator().manual_seed(0)
+    directions = torch.randn(outputs.shape, generator=generator, dtype=torch.float32)
+    return directions.to(outputs.device, outputs.dtype)
+
+
+class RowProbe:
+    """Find the sample of each row, at every use of one pass.
+
+    The backward pass is linear in the cotangent: with the cotangent of sample i scaled by 2^d, the
+    gradient at a row of sample i is scaled by exactly 2^d, in any precision. With the number of a
+    sample written to the base B, its digits are found in log_B(n) more backward passes.
+    """
+
+    def __init__(self, outputs: Tensor, uses: Sequence[Use], n: int) -> None:
+        directions = random_cotangent(outputs)
+        self.n, self.base = n, _HALF_BASE if outputs.dtype == torch.float16 else _BASE
+        edges = [use.edge for use in uses]
+        self.plain = pull_back(outputs, edges, directions, again=True)
+        self.scaled, digit = [], 1
+        while digit < n:
+            factors = 2.0 ** ((torch.arange(n, device=outputs.device) // digit) % self.base)
+            along = directions * factors.to(outputs.dtype).reshape(-1, *[1] * (outputs.ndim - 1))
+            self.scaled.append(pull_back(outputs, edges, along, again=True))
+            digit *= self.base
+
+    def _samples(self, place: int, rows: Callable[[Tensor], Tensor]) -> Tensor | None:
+        """Return the sample of each row, −1 if no gradient reaches it; None if a row has several.
+
+        `rows` turns a gradient into (rows, numbers).
+        """
+        first = self.plain[place]
+        assert first is not None
+        norms = rows(first).double().norm(dim=1)
+        reached = norms > 0
+        found = torch.zeros(len(norms), dtype=torch.long, device=norms.device)
+        for digit, gradients in enumerate(self.scaled):
+            g = gradients[place]
+            assert g is not None
+            factor = (rows(g).double().norm(dim=1)[reached] / norms[reached]).log2()
+            if bool(((factor - factor.round()).abs() > _MAX_LOG_ERROR).any()):
+                return None
+            found[reached] += factor.round().long() * self.base**digit
+        if bool((found >= self.n).any()) or bool((found < 0).any()):
+            return None
+        return found.masked_fill(~reached, -1)
+
+    def layout(self, place: int, use: Use, usual: Place) -> Place | None:
+        """Return where samples stand at this use in this pass; None if a row has several."""
+        if use.repeat is not None or self.plain[place] is None:
+            return usual
+        if isinstance(usual, Layout) and use.axes and use.shape[usual.axis] % self.n == 0:
+            samples = self._samples(place, lambda g: usual.split(g, self.n).flatten(1))
+            if samples is not None:
+                known = torch.arange(self.n, device=samples.device)
+                if bool(((samples == known) | (samples < 0)).all()):
+                    return usual
+        if not use.by_row:
+            return None
+        samples = self._samples(place, lambda g: g.reshape(-1, g.shape[-1]))
+        return None if samples is None else Rows.of(samples, self.n)

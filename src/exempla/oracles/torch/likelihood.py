@@ -22,22 +22,34 @@ from torch import Tensor, nn
 from exempla.errors import ExemplaError
 from exempla.oracles.base import CLASS_CUT
 from exempla.oracles.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood, Poisson
-from exempla.oracles.torch.examples import IGNORED_LABEL, Batch, refuse_rows
+from exempla.oracles.torch.examples import Batch, refuse_rows
+from exempla.oracles.torch.model import IGNORED_LABEL
 
 _MAX_EXACT_OUTPUTS = 32
 """Largest number of classes (or outputs) for which the expectation over labels is exact."""
 _TOP_CLASSES = 8
 """With more classes, the number of most probable ones that are exact; the rest is sampled."""
-DRAWN_AT_ONCE = 2**23
+_DRAWN_AT_ONCE = 2**23
 """Probabilities turned into drawn classes at one time."""
 _POSITIONS = ("causal_lm", "tokens", "pixels")
 """Likelihoods with a label at every position of an example."""
-_NAMES = ("categorical", "bernoulli", "multilabel", "gaussian", "poisson", *_POSITIONS)
 _VOID = 255
 """The label of ignored pixels in most segmentation data, beside −100."""
 
 _Ranked = Iterator[tuple[Tensor, Tensor]]
 """(which examples have a row, the cotangents), one entry per backward pass."""
+
+
+def scaled(rows: Tensor, factors: Tensor) -> Tensor:
+    """Multiply each row by its factor."""
+    return rows * factors.to(rows).reshape(-1, *[1] * (rows.ndim - 1))
+
+
+def weighted(cotangent: Tensor, batch: Batch, root: bool = False) -> Tensor:
+    """Multiply by the examples' weights (scores), or by their square roots (Fisher rows)."""
+    if batch.weights is None:
+        return cotangent
+    return scaled(cotangent, batch.weights.sqrt() if root else batch.weights)
 
 
 @dataclass(frozen=True)
@@ -48,6 +60,12 @@ class _MultiLabel(Bernoulli):
 
     def predict(self, outputs: Tensor) -> Tensor:
         return (outputs > 0).long()
+
+
+_FAMILIES: dict[str, Likelihood] = {
+    family.name: family
+    for family in (Categorical(), Bernoulli(), _MultiLabel(), Gaussian(), Poisson())
+}
 
 
 @dataclass(frozen=True)
@@ -213,7 +231,7 @@ def draw(p: Tensor, generator: torch.Generator) -> Tensor:
     random number for each of them would take longer than the network.
     """
     shares = torch.rand(len(p), 1, generator=generator, device=p.device, dtype=p.dtype)
-    step = max(1, DRAWN_AT_ONCE // p.shape[1])
+    step = max(1, _DRAWN_AT_ONCE // p.shape[1])
     drawn = []
     for part, share in zip(p.split(step), shares.split(step), strict=True):
         sums = part.cumsum(1)
@@ -374,31 +392,27 @@ def choose_head(wanted: Any, model: nn.Module, outputs: Tensor, batch: Batch, dr
         return wanted
     if isinstance(wanted, Likelihood):
         return FamilyHead(wanted, draws=draws)
-    if isinstance(wanted, str) and wanted == "auto":
-        wanted = _infer(model, outputs, batch)
-    if isinstance(wanted, str) and wanted in _POSITIONS:
-        first = wanted == "pixels"
+    name = wanted if isinstance(wanted, str) else ""
+    if name == "auto":
+        name = _infer(model, outputs, batch)
+    if name in _POSITIONS:
+        first = name == "pixels"
         void = (_VOID,) if first and outputs.shape[1] <= _VOID else ()
-        return TokenHead(wanted == "causal_lm", draws, first, (IGNORED_LABEL, *void))
-    families: dict[str, Likelihood] = {
-        family.name: family
-        for family in (Categorical(), Bernoulli(), _MultiLabel(), Gaussian(), Poisson())
-    }
-    if not isinstance(wanted, str) or wanted not in families:
+        return TokenHead(name == "causal_lm", draws, first, (IGNORED_LABEL, *void))
+    if name not in _FAMILIES:
+        known = ", ".join(map(repr, (*_FAMILIES, *_POSITIONS)))
         raise ExemplaError(
-            f"likelihood={wanted!r} is not known: use 'auto', {', '.join(map(repr, _NAMES))}, or "
-            "Custom(log_prob)."
+            f"likelihood={wanted!r} is not known: use 'auto', {known}, or Custom(log_prob)."
         )
-    link = "probabilities" if _gives_probabilities(wanted, model, outputs) else "logits"
-    return FamilyHead(families[wanted], link, draws)
+    link = "probabilities" if _gives_probabilities(name, model, outputs) else "logits"
+    return FamilyHead(_FAMILIES[name], link, draws)
 
 
 def _infer(model: nn.Module, outputs: Tensor, batch: Batch) -> str:
     """Return the likelihood's name, from the batch's labels and the outputs of some examples."""
-    labels = batch.labels
-    if labels is None and outputs.ndim == 3:
-        return "causal_lm"
-    if labels is None:
+    if batch.labels is None:
+        if outputs.ndim == 3:
+            return "causal_lm"
         raise ExemplaError(
             "the likelihood cannot be inferred without labels: give labels, or name it "
             "(likelihood='categorical', for example)."

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import Any, Literal
@@ -18,31 +19,38 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from exempla.arrays import leaves, tree_map
 from exempla.errors import ExemplaError
 from exempla.oracles.base import Labels, Layer, Oracle, ScoreRows
 from exempla.oracles.likelihoods import Categorical, Custom, Gaussian
 from exempla.oracles.torch.curvature import GaussNewton
 from exempla.oracles.torch.examples import (
+    ArraySource,
     Batch,
     CallForm,
+    ItemSource,
     TorchExamples,
-    copied,
     refuse_rows,
     refuse_weights,
+    source_of,
+)
+from exempla.oracles.torch.likelihood import (
+    FamilyHead,
+    Head,
+    TokenHead,
+    choose_head,
+    outputs_of,
     weighted,
 )
-from exempla.oracles.torch.likelihood import FamilyHead, Head, TokenHead, choose_head, outputs_of
-from exempla.oracles.torch.network import (
-    TapedNetwork,
-    failure,
-    out_of_memory,
-    refuse_headless,
-    refuse_parameters,
+from exempla.oracles.torch.model import (
+    BORROWING,
+    ModelRestorer,
+    Reader,
+    refuse_absent,
+    select_parameters,
+    unwrap_module,
 )
-from exempla.oracles.torch.restore import BORROWING, ModelRestorer
-from exempla.oracles.torch.sources import ArraySource, ItemSource, source_of, tree_map
-from exempla.oracles.torch.trainers import Reader, refuse_absent, select_parameters
-from exempla.recorder.weights import unwrap_module
+from exempla.oracles.torch.network import TapedNetwork, brief, out_of_memory
 
 _NOT_FINITE = "make the model return NaN or infinity"
 _NO_GRADIENT = (
@@ -54,7 +62,7 @@ _MAX_VARIANCE_SAMPLE = 8192
 _PROBED = 8
 """Examples whose outputs decide the likelihood."""
 _DEVICE_SHARE = 8
-"""Arrays that take less than one part in so many of a GPU's free memory are moved there whole."""
+"""Arrays that take less than 1/8 of a GPU's free memory are moved there whole."""
 
 
 class TorchOracle(Oracle):
@@ -100,7 +108,6 @@ class TorchOracle(Oracle):
         device: Any = None,
         *,
         draws: int = 1,
-        seed: int = 0,
         batch_size: int | None = None,
         reader: Reader | None = None,
     ) -> None:
@@ -111,25 +118,24 @@ class TorchOracle(Oracle):
             self.model = _on_device(inner, device)
         by_name = dict(self.model.named_parameters())
         chosen: dict[str, Tensor] = {name: by_name[name] for name in names}
-        self.form = CallForm(self.model)
         if callable(likelihood) and not isinstance(likelihood, type):
             likelihood = Custom(likelihood)
         self.head: Head | Custom | None = likelihood if isinstance(likelihood, Custom) else None
-        self.form.free = self.head is not None
         self.network = TapedNetwork(self.model, chosen)
         self.restorer = ModelRestorer(self.model, {id(p) for p in chosen.values()})
         first = next(iter(chosen.values()))
         self.device, self.dtype = first.device, first.dtype
-        self.wanted, self.draws, self.seed = likelihood, draws, seed
-        self.batch_size = batch_size
+        self.form = CallForm(self.model, self.device, self.dtype)
+        self.form.any_columns = self.head is not None
+        self.wanted, self.draws, self.batch_size = likelihood, draws, batch_size
         self.reader = reader or Reader({})
 
     def __reduce__(self) -> Any:
         # The tape knows parameters by id, so a stored oracle is rebuilt around the stored model,
         # which is surveyed again when it next reads data.
         names = list(self.network.parameters)
-        options = {"draws": self.draws, "seed": self.seed, "reader": self.reader}
-        return _rebuilt, (self.model, self.wanted, names, options, self.head)
+        rebuild = partial(TorchOracle, draws=self.draws, reader=self.reader)
+        return rebuild, (self.model, self.wanted, names), {"head": self.head}
 
     # ---- known once data has been read
 
@@ -179,8 +185,7 @@ class TorchOracle(Oracle):
             source = source_of(self.reader.read(data), collate)
             if isinstance(source, ItemSource):
                 source.fix_augmentation()
-            weighted = role == "train"
-            examples = TorchExamples(source, self.form, self.device, self.dtype, weighted)
+            examples = TorchExamples(source, self.form, weighted=role == "train")
             self._prepare(examples, role)
         return examples
 
@@ -236,16 +241,22 @@ class TorchOracle(Oracle):
         except ExemplaError:
             raise
         except (RuntimeError, TypeError, ValueError, IndexError) as error:
-            if isinstance(error, RuntimeError) and out_of_memory(error):
+            if out_of_memory(error):
                 raise
-            refuse_headless(self.model, error)
-            raise ExemplaError(failure(error, batch, self.dtype)) from error
+            raise ExemplaError(_failure(self.model, error, batch, self.dtype)) from error
         if not outputs.requires_grad:
             raise ExemplaError(_NO_GRADIENT)
         outputs = outputs.detach()
         wrong = ~outputs.isfinite()
         if bool(wrong.any()):
-            refuse_parameters(self.model)
+            held = [*self.model.named_parameters(), *self.model.named_buffers()]
+            reals = [(name, t) for name, t in held if t.is_floating_point()]
+            broken = [name for name, t in reals if not bool(t.isfinite().all())]
+            if broken:
+                raise ExemplaError(
+                    f"the model holds NaN or infinity in {brief(broken)}: train it again, or "
+                    "load weights that are finite."
+                )
             refuse_rows(wrong, batch.positions, _NOT_FINITE)
         return outputs
 
@@ -262,8 +273,7 @@ class TorchOracle(Oracle):
         outputs, labels = torch.cat([p[0] for p in pairs]), torch.cat([p[1] for p in pairs])
         given = [p[2] for p in pairs if p[2] is not None]
         weights = torch.cat(given) if given else None
-        fitted = head.family.fitted(outputs, labels, weights)
-        self.head = FamilyHead(fitted, head.link, head.draws)
+        self.head = replace(head, family=head.family.fitted(outputs, labels, weights))
 
     def gauss_newton(self, train: Any) -> GaussNewton | None:
         return GaussNewton(self, train) if isinstance(self.head, Head) else None
@@ -275,9 +285,16 @@ class TorchOracle(Oracle):
 
         The model gets copies: its forward may work in place, on views of the user's arrays.
         """
-        if isinstance(self.head, Custom):
-            return _one_value_each(self.head.log_prob(model, copied(batch.given)), len(batch))
-        return outputs_of(model(*copied(batch.args), **copied(batch.kwargs)), len(batch))
+        if not isinstance(self.head, Custom):
+            return outputs_of(model(*_copied(batch.args), **_copied(batch.kwargs)), len(batch))
+        values = self.head.log_prob(model, _copied(batch.given))
+        if not isinstance(values, Tensor) or values.shape != (len(batch),):
+            shape = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
+            raise ExemplaError(
+                f"log_prob returned {shape} for a batch of {len(batch)} examples: it must return "
+                "one log-probability per example, not their mean or sum (reduction='none')."
+            )
+        return values
 
     def _choose_batches(self, examples: TorchExamples) -> None:
         """Choose the size of all batches from the first data."""
@@ -339,7 +356,7 @@ class TorchOracle(Oracle):
         return self.fisher_rows(examples, with_scores=True)
 
     def fisher_rows(self, examples: Any, with_scores: bool = False) -> Iterator[ScoreRows]:
-        generator = torch.Generator(self.device).manual_seed(self.seed)
+        generator = torch.Generator(self.device).manual_seed(0)
         for batch in self.batches(examples):
             if isinstance(self.head, Custom):
                 for _ in range(self.draws if self.head.sample else 1):
@@ -426,7 +443,7 @@ class TorchOracle(Oracle):
         with self.restorer.borrowed():
             if head.sample:
                 with torch.no_grad():
-                    given = head.sample(self.model, copied(batch.given), generator)
+                    given = head.sample(self.model, _copied(batch.given), generator)
                 drawn = self.form.batch(batch.positions, given)
             run = self.network.forward(self.run, drawn)
             share = 1 / (self.draws if head.sample else 1) ** 0.5
@@ -484,6 +501,35 @@ class TorchOracle(Oracle):
         return np.concatenate(parts)
 
 
+def _failure(model: nn.Module, error: Exception, batch: Batch, dtype: torch.dtype) -> str:
+    """Return why the model fails on the first examples, and what to do about it."""
+    if isinstance(error, NotImplementedError) and "forward" in str(error):
+        inside = brief(name for name, _ in model.named_children())  # a LightningModule, perhaps
+        return (
+            f"{type(model).__name__} has no forward: give the network inside it that turns inputs "
+            f"into outputs ({inside}), or add a forward that calls it."
+        )
+    named = dict(enumerate(batch.args)) | batch.kwargs
+    inputs = [(k, t) for k, part in named.items() for t in leaves(part) if isinstance(t, Tensor)]
+    lines = str(error).splitlines()
+    what = f"the model fails on the first examples ({lines[0] if lines else type(error).__name__})"
+    if "dtype" in str(error) and any(not t.is_floating_point() for _, t in inputs):
+        kind = str(dtype).removeprefix("torch.")
+        return f"{what}: X holds whole numbers and the model computes in {kind}; give X.float()."
+    if not inputs:
+        return f"{what}: the data gives it no tensor; name the columns as its forward does."
+    shapes = [
+        f"{k} {tuple(t.shape[1:])}" if k in batch.kwargs else f"{tuple(t.shape[1:])}"
+        for k, t in inputs
+    ]
+    return f"{what}: check that it takes examples of shape {', '.join(shapes)}."
+
+
+def _copied(tree: Any) -> Any:
+    """Copy every tensor, so that a forward that works in place changes no data of the caller."""
+    return tree_map(lambda t: t.clone() if isinstance(t, Tensor) else t, tree)
+
+
 def _sums_of(outputs: Tensor) -> Tensor:
     """Return one number per example that is finite if all its outputs are."""
     return outputs.reshape(len(outputs), -1).sum(1, dtype=torch.float32)
@@ -499,32 +545,14 @@ def _multiples(score: Tensor, rows: Tensor) -> np.ndarray:
     return (k * parallel).cpu().numpy()
 
 
-def _one_value_each(values: Any, n: int) -> Tensor:
-    if not isinstance(values, Tensor) or values.shape != (n,):
-        shape = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
-        raise ExemplaError(
-            f"log_prob returned {shape} for a batch of {n} examples: it must return one "
-            "log-probability per example, not their mean or sum (reduction='none')."
-        )
-    return values
-
-
 def _move_whole(examples: TorchExamples) -> None:
     """Move arrays that take little of a GPU's memory there once, not batch by batch."""
-    source, device = examples.source, examples.device
+    source, device = examples.source, examples.form.device
     if device.type != "cuda" or not isinstance(source, ArraySource):
         return
-    sizes: list[int] = []
-    tree_map(lambda t: sizes.append(getattr(t, "nbytes", 0)), source.arrays)
-    if sum(sizes) * _DEVICE_SHARE < torch.cuda.mem_get_info(device)[0]:
-        source.arrays = tree_map(examples.moved, source.arrays)
-
-
-def _rebuilt(model: Any, wanted: Any, names: Any, options: Any, head: Any) -> TorchOracle:
-    """Rebuild a stored oracle with the likelihood that its training data decided."""
-    oracle = TorchOracle(model, wanted, names, **options)
-    oracle.head = head
-    return oracle
+    size = sum(getattr(t, "nbytes", 0) for t in leaves(source.arrays))
+    if size * _DEVICE_SHARE < torch.cuda.mem_get_info(device)[0]:
+        source.arrays = tree_map(examples.form.moved, source.arrays)
 
 
 def _on_device(model: nn.Module, device: Any) -> nn.Module:

@@ -86,7 +86,7 @@ def _addmm(func: Any, names: _Names, given: _Given) -> Use | None:
 
 
 def _conv(func: Any, names: _Names, given: _Given) -> Use | None:
-    x, weight, bias = given["input"], given["weight"], given.get("bias")
+    x, weight = given["input"], given["weight"]
     if x.ndim != weight.ndim:  # a single image without a batch axis
         return None
     dims = weight.ndim - 2
@@ -97,17 +97,16 @@ def _conv(func: Any, names: _Names, given: _Given) -> Use | None:
         return values * dims if len(values) == 1 else values
 
     padding = given.get("padding", 0)
-    transposed = "output_padding" in _KNOWN[func][1]
     shape = ConvShape(
         kernel=tuple(weight.shape[2:]),
         stride=each("stride", 1),
         padding=padding if isinstance(padding, str) else each("padding", 0),
         dilation=each("dilation", 1),
         groups=given.get("groups", 1),
-        bias=bias is not None and not transposed,
     )
-    kind = ConvTransposeUse if transposed else ConvUse
-    return kind(names.get(id(weight)), names.get(id(bias)), x.detach(), _axes(1), conv=shape)
+    kind = ConvTransposeUse if "output_padding" in _KNOWN[func][1] else ConvUse
+    bias = names.get(id(given.get("bias")))
+    return kind(names.get(id(weight)), bias, x.detach(), _axes(1), conv=shape)
 
 
 def _embedding(func: Any, names: _Names, given: _Given) -> Use | None:
@@ -291,11 +290,6 @@ def _gru_step(x: Tensor, h: Tensor, states: _States) -> _States:
     reset, update = (xr + hr).sigmoid(), (xz + hz).sigmoid()
     new = (xn + reset * hn).tanh()
     return (new + update * (states[0] - new),)
-
-
-def _is_packed(func: Any, args: Any) -> bool:
-    """Return True for a recurrent layer on a packed sequence: (data, batch_sizes, …)."""
-    return func in _RECURRENT and len(args) > 3 and isinstance(args[3], (list, tuple))
 
 
 def _layers(step: _Step, x: Tensor, *options: Any) -> Any:
@@ -519,8 +513,8 @@ class Tape(TorchFunctionMode):
             with self:  # so that each of its products is seen
                 out = expanded(*args, **kwargs)
             if out is not None:
-                # the rows of a packed sequence are in the order of its time steps
-                self.gathered = self.gathered or _is_packed(func, args)
+                if func in _RECURRENT and len(args) > 3 and isinstance(args[3], (list, tuple)):
+                    self.gathered = True  # rows of a packed sequence: in the order of time steps
                 return out
         out = func(*args, **kwargs)
         if not any(t.requires_grad for t in _tensors(out)):

@@ -153,8 +153,8 @@ def _read_torch_layer(
 ) -> LastLayer:
     """The module's last linear layer; its inputs are recorded in one forward pass."""
     from exempla.oracles.torch.likelihood import FamilyHead
+    from exempla.oracles.torch.model import unwrap_module
     from exempla.oracles.torch.oracle import TorchOracle
-    from exempla.recorder.weights import unwrap_module
 
     name = _linear_layer(unwrap_module(model), parameters)
     oracle = TorchOracle(model, likelihood, unwrap_module(model).get_submodule(name), device)

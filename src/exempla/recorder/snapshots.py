@@ -1,4 +1,4 @@
-"""Encode the weights of a model as a file and read them back, for each framework.
+"""The files of a recorded run: one of weights per snapshot, and run.json, which lists them.
 
 scikit-learn models that are trained step by step become plain arrays in an NPZ file. A torch
 module becomes a safetensors file of its parameters and buffers, under the names of the bare module:
@@ -9,15 +9,19 @@ that share only part of their storage are stored separately. No file can run cod
 
 from __future__ import annotations
 
-import io
+import hashlib
 import json
+import re
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from exempla import io
 from exempla.errors import ExemplaError, UnfittedModelError, UnsupportedModelError
 
 if TYPE_CHECKING:
@@ -26,6 +30,98 @@ if TYPE_CHECKING:
 SUFFIX = ".safetensors"
 SUFFIXES = {"torch": SUFFIX, "scikit-learn": ".npz"}
 """The file name suffix of each kind of model."""
+RUN_FILE = "run.json"
+RUN_FORMAT = "exempla-run-1"
+_SNAPSHOT = re.compile(r"step-\d+(-\d+)?\.(safetensors|npz)")
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The weights after one training step, in a file of the run's folder."""
+
+    step: int
+    learning_rate: float | None
+    file: str
+    size: int
+    sha256: str
+
+    def checked(self, folder: Path) -> Path:
+        """Return the path of the file after verifying its checksum."""
+        path = folder / self.file
+        try:
+            with open(path, "rb") as file:
+                found = hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError as error:
+            raise ExemplaError(f"{path} cannot be read ({error.strerror}).") from None
+        if found != self.sha256:
+            raise ExemplaError(
+                f"{path} has changed since it was recorded: remove its entry from {RUN_FILE}."
+            )
+        return path
+
+
+@dataclass(frozen=True)
+class Run:
+    """The contents of run.json. `kind` is the kind of model, "torch" or "scikit-learn"."""
+
+    kind: str
+    model: str
+    steps: int
+    stride: int
+    finished: bool
+    snapshots: tuple[Snapshot, ...]
+    writing: tuple[str, ...] = ()
+    """Files about to be written or deleted; a killed run may have left them incomplete."""
+
+    @property
+    def files(self) -> set[str]:
+        """The files that this run may delete."""
+        return {one.file for one in self.snapshots} | set(self.writing)
+
+
+def read_run(folder: Path) -> Run:
+    """Read and validate the run recorded in a folder."""
+    path = folder / RUN_FILE
+    try:
+        content = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise ExemplaError(f"there is no recorded run in {folder} (no {RUN_FILE}).") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise ExemplaError(f"{path} cannot be read ({type(error).__name__}).") from None
+    try:
+        return _parsed(content)
+    except (KeyError, TypeError, ValueError, OverflowError):
+        raise ExemplaError(f"{path} was not written by this exempla's Recorder.") from None
+
+
+def _parsed(content: Any) -> Run:
+    snapshots = [Snapshot(**one) for one in content["snapshots"]]
+    writing = tuple(content.get("writing", ()))
+    names = [*(one.file for one in snapshots), *writing]
+    # a Recorder names its files in one way, and deletes no others
+    valid = content["format"] == RUN_FORMAT and all(_SNAPSHOT.fullmatch(name) for name in names)
+    if not valid or any(type(one.step) is not int for one in snapshots):
+        raise ValueError
+    return Run(
+        kind=str(content["kind"]),
+        model=str(content["model"]),
+        steps=int(content["steps"]),
+        stride=max(1, int(content["stride"])),
+        finished=bool(content["finished"]),
+        snapshots=tuple(sorted(snapshots, key=lambda one: one.step)),
+        writing=writing,
+    )
+
+
+def write_snapshot(
+    folder: Path, step: int, learning_rate: float | None, name: str, data: bytes
+) -> Snapshot:
+    """Write the file of one snapshot; it counts once run.json lists it."""
+    io.write_bytes(folder / name, data)
+    return Snapshot(step, learning_rate, name, len(data), hashlib.sha256(data).hexdigest())
+
+
+# ---- weights
 
 
 def kind_of(model: Any) -> str:
@@ -45,7 +141,7 @@ def encoded(model: Any) -> bytes:
     """Return the model's weights as the bytes of a file; the same weights give the same bytes."""
     if kind_of(model) == "torch":
         return _encoded_tensors(model)
-    out = io.BytesIO()
+    out = BytesIO()
     np.savez(out, allow_pickle=False, **arrays_of(model))  # pyright: ignore[reportArgumentType]
     return out.getvalue()
 
@@ -59,24 +155,25 @@ def learning_rate(model: Any) -> float | None:
 
 # ---- scikit-learn
 
-_LISTS = ("coefs_", "intercepts_")
-"""Attributes of a perceptron: one array per layer."""
-_SINGLE = ("coef_", "intercept_")
-"""Attributes of a linear model."""
+_FITTED = ("coefs_", "intercepts_", "coef_", "intercept_")
+"""Attributes of a perceptron, lists with one array per layer, and of a linear model."""
 
 
 def arrays_of(model: Any) -> dict[str, np.ndarray]:
     """Copy the fitted weights, by name."""
-    if hasattr(model, _LISTS[0]):
-        pairs = [(f"{name}.{i}", a) for name in _LISTS for i, a in enumerate(getattr(model, name))]
-    elif hasattr(model, _SINGLE[0]):
-        pairs = [(name, getattr(model, name)) for name in _SINGLE]
-    else:
+    found: dict[str, np.ndarray] = {}
+    for name in _FITTED:
+        value = getattr(model, name, None)
+        if isinstance(value, list):
+            found |= {f"{name}.{i}": np.array(a) for i, a in enumerate(value)}
+        elif value is not None:
+            found[name] = np.array(value)
+    if not found:
         raise UnfittedModelError(
             f"{type(model).__name__} has no weights (coefs_ or coef_) to record yet: call "
             "record.step() after partial_fit."
         )
-    return {name: np.array(a) for name, a in pairs}
+    return found
 
 
 def place(model: Any, arrays: dict[str, np.ndarray]) -> None:
@@ -87,12 +184,11 @@ def place(model: Any, arrays: dict[str, np.ndarray]) -> None:
             f"these weights belong to another model than this {type(model).__name__}: their shapes "
             "differ."
         )
-    if hasattr(model, _LISTS[0]):
-        for name in _LISTS:
-            setattr(model, name, [arrays[f"{name}.{i}"] for i in range(len(getattr(model, name)))])
-    else:
-        for name in _SINGLE:
-            setattr(model, name, arrays[name])
+    for name in {name.partition(".")[0] for name in arrays}:
+        value: Any = arrays.get(name)
+        if value is None:
+            value = [arrays[f"{name}.{i}"] for i in range(len(getattr(model, name)))]
+        setattr(model, name, value)
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
@@ -113,14 +209,6 @@ _SHARDED = (
     "{} is not on this machine as a whole, so it cannot be recorded: record a model that is not "
     "sharded (DistributedDataParallel is fine)."
 )
-
-
-def unwrap_module(model: Any) -> Any:
-    """Return the module inside torch.compile, DataParallel and DistributedDataParallel."""
-    inner = getattr(model, "_orig_mod", None)
-    if inner is None and type(model).__name__ in ("DistributedDataParallel", "DataParallel"):
-        inner = model.module
-    return model if inner is None else unwrap_module(inner)
 
 
 def plain_names(state: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,35 +1,54 @@
-"""Unwrap the network inside a Trainer or a pipeline, and read data as they do.
+"""The user's model: find the network, load checkpoints, select parameters, and put it back.
 
-A pipeline's tokenizer (or image processor) encodes raw inputs, and a Trainer's collator makes
-batches of rows. A text-generation pipeline learns from `Completions`. These classes are recognised
-by name, so that no library is imported only to look.
+The network may be inside a Trainer or a pipeline, which also says how data is read: a pipeline's
+tokenizer (or image processor) encodes raw inputs, and a Trainer's collator makes batches of rows. A
+text-generation pipeline learns from `Completions`. These classes are recognised by name, so that no
+library is imported only to look.
 
-Also here: models from checkpoints (state dicts or files of the first model's weights), and the
-selection of parameters by name, glob, module or parameter.
+A pass over the data borrows the model for one batch at a time. Whatever the pass changes is
+restored before the rows are handed out, even if the pass is interrupted. One thread at a time
+borrows a model: training mode, requires_grad and buffers belong to a module that several Explainers
+may share, random state and torch's settings to the whole process.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import pickle
+import random
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
+from threading import RLock
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.backends import mha
+from torch.utils import checkpoint
 from torch.utils.data import DataLoader
 
 from exempla.arrays import to_numpy
 from exempla.data import Completions
 from exempla.errors import ExemplaError, UnsupportedModelError
-from exempla.oracles.torch.examples import LABEL_KEYS, WEIGHT_KEYS, pad_rows
-from exempla.oracles.torch.restore import BORROWING
-from exempla.recorder.weights import SUFFIX, plain_names, read_tensors
+from exempla.recorder.snapshots import SUFFIX, plain_names, read_tensors
 
+LABEL_KEYS = ("labels", "label", "label_ids", "y", "target", "targets", "cls")
+WEIGHT_KEYS = ("weight", "weights", "sample_weight")
+IGNORED_LABEL = -100
+"""The label of positions without one."""
 _TOKENIZED_AT_ONCE = 1000
 """Examples that a tokenizer gets in one call."""
+BORROWING = RLock()
+"""Held while a model is borrowed, one batch at a time, and while its own state is read."""
+_SMALL_NETWORK = 60_000
+"""Parameters up to which one CPU thread is faster than several, which mostly wait and spin."""
+_Buffers = list[tuple[nn.Module, dict[str, Any]]]
+"""Modules with their buffers, by name."""
 
 
 def module_of(model: Any) -> nn.Module | None:
@@ -44,6 +63,14 @@ def module_of(model: Any) -> nn.Module | None:
             )
         return inside
     return None
+
+
+def unwrap_module(model: Any) -> Any:
+    """Return the module inside torch.compile, DataParallel and DistributedDataParallel."""
+    inner = getattr(model, "_orig_mod", None)
+    if inner is None and type(model).__name__ in ("DistributedDataParallel", "DataParallel"):
+        inner = model.module
+    return model if inner is None else unwrap_module(inner)
 
 
 def _is_a(model: Any, package: str, name: str) -> bool:
@@ -63,14 +90,14 @@ class Reader:
     """The image processor of a pipeline without a tokenizer."""
     collate: Callable[[list[Any]], Any] | None = None
     """Rows → batch, if the Trainer has a collator."""
-    writes: bool = False
+    generates: bool = False
     """Whether this is a text-generation pipeline, whose texts are completions."""
 
     def read(self, data: Any) -> Any:
         """Return the data with raw inputs encoded and label names as class numbers."""
         if isinstance(data, DataLoader) or (self.tokenizer is None and self.processor is None):
             return data
-        texts = texts_in(data) if self.writes else None
+        texts = _texts_in(data) if self.generates else None
         if texts is not None:
             return Completions(self.tokenizer, texts)
         if _is_raw(data):
@@ -152,16 +179,16 @@ def reader_of(model: Any) -> Reader | None:
     names = {name: int(number) for number, name in numbered.items()}
     names |= getattr(config, "label2id", None) or {}
     if _is_a(model, "transformers", "Pipeline"):
-        writes = getattr(model, "task", None) == "text-generation"
+        generates = getattr(model, "task", None) == "text-generation"
         processor = getattr(model, "image_processor", None)
-        return Reader(names, model.tokenizer, processor, writes=writes)
+        return Reader(names, model.tokenizer, processor, generates=generates)
     collate = getattr(model, "data_collator", None)
     # the default collator only stacks, which padding rows does as well
     plain = getattr(collate, "__name__", "") == "default_data_collator"
     return Reader(names, collate=None if plain else collate)
 
 
-def texts_in(data: Any) -> list[Any] | None:
+def _texts_in(data: Any) -> list[Any] | None:
     """Return what `Completions` takes: texts, pairs of texts, or rows that name them.
 
     (prompts, completions) become pairs. Returns None for other data, such as tokens.
@@ -205,21 +232,54 @@ def _is_table(data: Any) -> bool:
     return rows and hasattr(data[0], "keys")
 
 
+def pad_rows(rows: list[Any], fill: int = 0) -> dict[str, Any]:
+    """Collate rows with named columns: drop texts and pad sequences to the longest.
+
+    Labels are padded with −100, the attention mask with 0, and everything else with `fill`.
+    """
+    batch: dict[str, Any] = {}
+    padded = False
+    for key in rows[0].keys():  # noqa: SIM118
+        column = [row[key] for row in rows]
+        if any(isinstance(v, (str, bytes)) or v is None for v in column):
+            continue
+        values = [_as_tensor(v, key) for v in column]
+        if len({v.shape for v in values}) > 1:
+            padded = padded or key == "input_ids"
+            blank = {"labels": IGNORED_LABEL, "attention_mask": 0}.get(key, fill)
+            values = list(nn.utils.rnn.pad_sequence(values, batch_first=True, padding_value=blank))
+        batch[key] = torch.stack(values)
+    if padded and "attention_mask" not in batch:
+        lengths = torch.tensor([len(row["input_ids"]) for row in rows])
+        places = torch.arange(batch["input_ids"].shape[1])
+        batch["attention_mask"] = (places[None, :] < lengths[:, None]).long()
+    return batch
+
+
+def _as_tensor(value: Any, key: str) -> Tensor:
+    try:
+        return torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError):
+        raise ExemplaError(
+            f"the column {key!r} holds {type(value).__name__}, which is not an array: turn it into "
+            "numbers first (dataset.with_transform, map or with_format('torch')), or drop it."
+        ) from None
+
+
+# ---- weights and parameters
+
+
 def with_checkpoints(models: list[Any]) -> list[Any]:
     """Turn every state dict, and every file of one, into a copy of the first model.
 
     Files are read with `weights_only=True`, or are safetensors: they cannot run code.
     """
-    base = next((m for m in models if isinstance(m, nn.Module)), None)
+    base = next(m for m in models if isinstance(m, nn.Module))
     return [m if isinstance(m, nn.Module) else _loaded(base, m) for m in models]
 
 
-def _loaded(base: nn.Module | None, weights: Any) -> nn.Module:
+def _loaded(base: nn.Module, weights: Any) -> nn.Module:
     """Return a copy of the base model with other weights."""
-    if base is None:
-        raise ExemplaError(
-            "a list of checkpoints needs the model they belong to: put the torch module first."
-        )
     name = "a state dict"
     if isinstance(weights, str | Path):
         name, weights = str(weights), _read_weights(Path(weights))
@@ -346,3 +406,150 @@ def _matching(model: nn.Module, wanted: Any) -> Iterable[int]:
         some = ", ".join(name for name, _ in named[:6])
         raise ExemplaError(f"parameters={what!r} is not in the model, whose names are: {some}, ….")
     return found
+
+
+# ---- borrowing
+
+
+class ModelRestorer:
+    """Lend a model out for a pass, and restore it afterwards."""
+
+    def __init__(self, model: nn.Module, selected: set[int] | None = None) -> None:
+        self.modules = list(model.modules())
+        self.parameters = list(model.parameters())
+        on_cpu = all(p.device.type == "cpu" for p in self.parameters)
+        self.size = sum(p.numel() for p in self.parameters) if on_cpu else _SMALL_NETWORK + 1
+        self.others = [p for p in self.parameters if selected is not None and id(p) not in selected]
+        tables = [m for m in self.modules if isinstance(m, (nn.Embedding, nn.EmbeddingBag))]
+        # an embedding with max_norm rescales its rows whenever it is read
+        self.rescaled: list[Tensor] = [m.weight for m in tables if m.max_norm is not None]
+        self.recurrent = [m for m in self.modules if isinstance(m, nn.RNNBase)]
+        self.buffered = [m for m in self.modules if m._buffers]
+        self.copies: dict[int, tuple[Tensor, int, Tensor]] = {}
+        self.draws = True
+        """False once a survey has seen that the model draws no random numbers."""
+
+    @contextmanager
+    def borrowed(self, gradients: bool = True) -> Iterator[None]:
+        """Put the model in evaluation mode, with gradients for the selected parameters only.
+
+        Without `gradients`, the user's data may be read as well. Restored at the end: training mode
+        of every submodule, requires_grad, .grad, backward hooks, buffers (values and objects), the
+        number of threads, and the random state unless the model is known to draw nothing.
+        """
+        same_state = keep_random_state() if self.draws or not gradients else nullcontext()
+        with BORROWING, same_state:
+            before: list[tuple[Any, str, Any]] = [(p, "grad", p.grad) for p in self.parameters]
+
+            def change(owner: Any, name: str, value: Any) -> None:
+                before.append((owner, name, getattr(owner, name)))
+                setattr(owner, name, value)
+
+            buffers = [(m, dict(m._buffers)) for m in self.buffered]
+            self._copy(buffers)
+            fast_attention, threads = mha.get_fastpath_enabled(), torch.get_num_threads()
+            try:
+                torch.set_num_threads(1 if self.size <= _SMALL_NETWORK else threads)
+                # the fast path zeroes padded positions, which the path with gradients does not
+                mha.set_fastpath_enabled(False)
+                # re-entrant checkpoints hide their graph and cannot give gradients of a part; the
+                # newer kind (use_reentrant=False) is left as it is
+                change(checkpoint, "CheckpointFunction", _Unchecked)
+                for module in self.modules:
+                    if module.training:  # not .eval(), which may fold weights together
+                        change(module, "training", False)
+                for module in self.recurrent:
+                    # cuDNN's recurrent layers have a backward pass in training mode only, from
+                    # which evaluation mode differs by nothing but dropout
+                    change(module, "training", True)
+                    change(module, "dropout", 0.0)
+                for p in self.others if gradients else ():
+                    if p.requires_grad:
+                        change(p, "requires_grad", False)
+                # backward hooks may change gradients, and are not part of the model
+                for owner in (*self.modules, *self.parameters):
+                    for name in ("_backward_hooks", "_backward_pre_hooks"):
+                        if getattr(owner, name, None):
+                            none = None if isinstance(owner, Tensor) else OrderedDict()
+                            change(owner, name, none)
+                _forget_casts()
+                with torch.inference_mode(False), torch.enable_grad():
+                    yield
+            finally:
+                _forget_casts()
+                mha.set_fastpath_enabled(fast_attention)
+                torch.set_num_threads(threads)
+                for owner, name, value in reversed(before):
+                    if getattr(owner, name) is not value:
+                        setattr(owner, name, value)
+                self._restore(buffers)
+
+    def _held(self, buffers: _Buffers) -> list[Tensor]:
+        """Return the tensors that a forward may write to."""
+        return [t for _, held in buffers for t in held.values() if t is not None] + self.rescaled
+
+    def _copy(self, buffers: _Buffers) -> None:
+        """Copy every buffer; a copy is renewed only if the buffer was written to."""
+        for tensor in self._held(buffers):
+            known = self.copies.get(id(tensor))
+            if known is None or known[0] is not tensor or known[1] != _version(tensor):
+                self.copies[id(tensor)] = (tensor, _version(tensor), tensor.detach().clone())
+
+    def _restore(self, buffers: _Buffers) -> None:
+        for module, held in buffers:
+            for name, tensor in held.items():
+                if module._buffers.get(name) is not tensor:
+                    module._buffers[name] = tensor
+        for tensor in self._held(buffers):
+            _, before, saved = self.copies[id(tensor)]
+            if _version(tensor) != before:
+                with torch.no_grad():
+                    tensor.copy_(saved)
+                self.copies[id(tensor)] = (tensor, _version(tensor), saved)
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Find out whether the code inside draws random numbers."""
+        before = pickle.dumps(random_state())
+        yield
+        self.draws = pickle.dumps(random_state()) != before
+
+
+class _Unchecked:
+    """Replaces torch's re-entrant checkpoint: the function runs once and keeps its graph."""
+
+    @staticmethod
+    def apply(function: Any, _: bool, *args: Any) -> Any:
+        return function(*args)
+
+
+def _forget_casts() -> None:
+    """Clear autocast's cache of lowered weights, some of which may lack gradients."""
+    if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
+        torch.clear_autocast_cache()
+
+
+def _version(tensor: Tensor) -> int:
+    """Return how often the tensor has been written to (−1 if torch does not count)."""
+    return -1 if tensor.is_inference() else tensor._version
+
+
+def random_state() -> tuple[Any, ...]:
+    """Return the state of every global random generator: Python, NumPy, torch and CUDA."""
+    cuda = torch.cuda.is_available() and torch.cuda.is_initialized()
+    on_gpus = torch.cuda.get_rng_state_all() if cuda else []
+    numpy = np.random.get_state()  # noqa: NPY002 - the user's global generator
+    return random.getstate(), numpy, torch.get_rng_state(), on_gpus
+
+
+@contextmanager
+def keep_random_state() -> Iterator[None]:
+    """Restore the state of every global random generator at the end."""
+    python, numpy, cpu, on_gpus = random_state()
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)  # noqa: NPY002
+        torch.set_rng_state(cpu)
+        torch.cuda.set_rng_state_all(on_gpus)
