@@ -16,8 +16,7 @@ from exempla.arrays import real_numbers
 from exempla.checks import check_seed, is_real, whole_number
 from exempla.data import as_matrix, index_of, listing, n_rows, refuse_data, unpack
 from exempla.errors import ExemplaError
-from exempla.oracles.base import Labels, Layer, Oracle, RowExamples, ScoreRows
-from exempla.oracles.factors import Factors
+from exempla.oracles.base import Factors, Labels, Layer, Oracle, RowExamples, ScoreRows
 
 __all__ = ["ArrayOracle", "ArrayScores", "ScoreModel"]
 

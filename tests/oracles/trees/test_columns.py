@@ -8,7 +8,7 @@ import pytest
 import exempla
 from exempla.arrays import solve_lower
 from exempla.kernel.embed import unit_rows
-from exempla.oracles.factors import Factors, Pairs
+from exempla.oracles.base import Factors, Pairs
 from exempla.oracles.trees.oracle import LeafColumns, LeafFactors
 from tests.oracles.trees.cases import fitted
 

@@ -21,8 +21,7 @@ import pandas as pd
 from exempla.arrays import Array, is_sparse, nbytes_of
 from exempla.data import as_matrix, listing, plain_labels, refuse_data, unpack
 from exempla.errors import ExemplaError
-from exempla.oracles.base import CLASS_CUT, Labels, Layer, Oracle, RowExamples, ScoreRows
-from exempla.oracles.factors import Factors
+from exempla.oracles.base import CLASS_CUT, Factors, Labels, Layer, Oracle, RowExamples, ScoreRows
 from exempla.oracles.likelihoods import Gaussian, Likelihood, Poisson, resolve
 from exempla.oracles.sklearn.losses import AsymmetricLaplace, Huber
 from exempla.oracles.sklearn.unwrap import is_fitted, require_fitted, unwrap

@@ -44,8 +44,7 @@ from sklearn.naive_bayes import BernoulliNB, GaussianNB, MultinomialNB
 
 from exempla.arrays import is_sparse
 from exempla.errors import ExemplaError
-from exempla.oracles.base import CLASS_CUT, Labels, Layer, ScoreRows
-from exempla.oracles.factors import Factors
+from exempla.oracles.base import CLASS_CUT, Factors, Labels, Layer, ScoreRows
 from exempla.oracles.sklearn.base import (
     BATCH_BYTES,
     MAX_BATCH_ROWS,

@@ -21,8 +21,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from exempla.errors import ExemplaError
-from exempla.oracles.base import Labels, Layer, ScoreRows
-from exempla.oracles.factors import Factors
+from exempla.oracles.base import Factors, Labels, Layer, ScoreRows
 from exempla.oracles.sklearn.base import FittedOracle, SklearnExamples, keep_layers
 
 MAX_ROWS = 6144

@@ -27,8 +27,7 @@ from sklearn.utils.class_weight import compute_class_weight
 
 from exempla.arrays import Array, is_sparse
 from exempla.errors import ExemplaWarning, UnsupportedModelError
-from exempla.oracles.base import Layer
-from exempla.oracles.factors import Factors
+from exempla.oracles.base import Factors, Layer, ScoreRows
 from exempla.oracles.likelihoods import (
     Bernoulli,
     Categorical,
@@ -195,6 +194,17 @@ class SklearnOracle(OutputOracle):
     @property
     def theta_squares(self) -> list[tuple[int, float]]:
         return [(block.size, float(np.vdot(block, block))) for block in self._blocks()]
+
+    def penalty_rows(self) -> ScoreRows | None:
+        """Return the penalty's gradient, one row per output: column o of a block, against e_o."""
+        if not any(layer.penalty.any() for layer in self.layers):
+            return None
+        factors, first, total = [], 0, sum(layer.d_out for layer in self.layers)
+        for layer, block in zip(self.layers, self._blocks(), strict=True):
+            g = np.eye(total)[:, first : first + layer.d_out]
+            factors.append(Factors(g @ (layer.penalty[:, None] * block).T, g))
+            first += layer.d_out
+        return ScoreRows(np.full(total, -1), tuple(factors))
 
     # ---- reading
 

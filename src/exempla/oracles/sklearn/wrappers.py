@@ -31,8 +31,7 @@ from sklearn.multioutput import ClassifierChain, RegressorChain
 from exempla.arrays import is_sparse
 from exempla.data import as_matrix, n_rows
 from exempla.errors import ExemplaError, UnsupportedModelError
-from exempla.oracles.base import Examples, Labels, Oracle, RowExamples, ScoreRows
-from exempla.oracles.factors import Factors
+from exempla.oracles.base import Examples, Factors, Labels, Oracle, RowExamples, ScoreRows
 from exempla.oracles.likelihoods import Gaussian
 from exempla.oracles.sklearn.base import FittedOracle
 from exempla.oracles.sklearn.unwrap import label_codes, unwrap

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from exempla.oracles.factors import Factors
+from exempla.oracles.base import Factors
 from exempla.oracles.torch.factors import widen
 from exempla.oracles.torch.layers import Block, Layout, Rows, Use, plan_blocks
 from exempla.oracles.torch.tape import CLONE, Tape

@@ -25,8 +25,7 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from exempla.errors import ExemplaError
-from exempla.oracles.base import Layer, RowExamples, ScoreRows
-from exempla.oracles.factors import Factors
+from exempla.oracles.base import Factors, Layer, RowExamples, ScoreRows
 from exempla.oracles.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 from exempla.oracles.sklearn.base import OutputOracle, class_weights, keep_layers
 from exempla.oracles.trees.oracle import refusing_rows

@@ -30,8 +30,7 @@ from scipy.sparse import csr_array
 
 from exempla.data import n_rows, take_rows
 from exempla.errors import ExemplaError, UnsupportedModelError
-from exempla.oracles.base import Layer, RowExamples
-from exempla.oracles.factors import Factors, Pairs
+from exempla.oracles.base import Factors, Layer, Pairs, RowExamples
 from exempla.oracles.likelihoods import Likelihood
 from exempla.oracles.sklearn.base import BATCH_BYTES, OutputOracle, keep_layers
 from exempla.oracles.sklearn.losses import AsymmetricLaplace
