@@ -237,10 +237,6 @@ class GenerativeOracle(FittedOracle):
             blocks = self._blocks_of(part.X[rows], hot, hot - np.exp(self._log_prior))
             yield self._rows(positions[rows], blocks, weights)
 
-    def _predicted(self, part: SklearnExamples) -> np.ndarray:
-        found = self._log_posterior(part.X).argmax(axis=1)
-        return found if self.classes is None else self.classes[found]
-
     def _log_prob(self, part: SklearnExamples) -> np.ndarray:
         log_p = self._log_posterior(part.X)
         return log_p[np.arange(len(log_p)), part.codes]

@@ -85,7 +85,7 @@ class _Machine:
 
     def dense(self, likelihood: Likelihood, penalty: float, **fields: Any) -> DenseModel:
         """Return the machine as a dense model, before its training data are known."""
-        return self._spanned(DenseModel((), (), likelihood, penalty, **fields))
+        return self._spanned(DenseModel((), self.bias is not None, likelihood, penalty, **fields))
 
     def _spanned(self, model: DenseModel, X: Array | None = None) -> DenseModel:
         """Return a linear layer in the span of the machine's own rows, or of its training rows."""
@@ -98,9 +98,10 @@ class _Machine:
                     f"{MAX_LANDMARKS:,} of {n_rows(X):,} training rows (Nyström)"
                 )
         span = _Span.of(landmarks, self.kernel)
-        weights = self.scale * (self.duals @ span(self.kept))
-        return replace(model, weights=(weights,), biases=(self.bias,), first=span, note=note,
-                       offset=self.offset, n_inputs=int(landmarks.shape[1]),
+        block = self.scale * (self.duals @ span(self.kept)).T
+        block = block if self.bias is None else np.vstack([block, self.bias])
+        return replace(model, blocks=(block,), first=span, note=note, offset=self.offset,
+                       n_inputs=int(landmarks.shape[1]),
                        with_training=partial(self._spanned, model))  # fmt: skip
 
 

@@ -22,11 +22,11 @@ import scipy.sparse as sp
 
 from exempla.errors import ExemplaError
 from exempla.oracles.base import Factors, Labels, Layer, ScoreRows
+from exempla.oracles.likelihoods import Gaussian
 from exempla.oracles.sklearn.base import FittedOracle, SklearnExamples, keep_layers
 
 MAX_ROWS = 6144
 """Training rows that can each be a parameter: the kernel of all pairs has to fit in memory."""
-_BATCH_ROWS = 1024
 
 
 class NeighbourOracle(FittedOracle):
@@ -86,9 +86,6 @@ class NeighbourOracle(FittedOracle):
         shape = (len(index), int(self._last.n_samples_fit_))
         return sp.csr_array((values.ravel(), index.ravel(), starts), shape=shape)
 
-    def _batch_rows(self, examples: SklearnExamples, copies: int = 1) -> int:
-        return _BATCH_ROWS
-
     def scores(self, examples: SklearnExamples, labels: Labels = "true") -> Iterator[ScoreRows]:
         """Yield a training row's own vote, or the value of each vote for a test row."""
         self._check_labels(examples, labels)
@@ -123,13 +120,10 @@ class NeighbourOracle(FittedOracle):
         for at, part in self._batches(examples):
             yield ScoreRows(at, (Factors(self._own_votes(part), np.ones((len(at), 1))),))
 
-    def _predicted(self, part: SklearnExamples) -> np.ndarray:
-        return np.asarray(self._last.predict(part.X))
-
     def _log_prob(self, part: SklearnExamples) -> np.ndarray:
         if self.classes is None:
-            r, v = part.codes - self._predicted(part).ravel(), self._variance
-            return -(r**2 / v + np.log(2 * np.pi * v)) / 2
+            mean = self._predicted(part).reshape(-1, 1)
+            return Gaussian(self._variance).log_prob(mean, part.codes)
         # predict_proba averages n_neighbors votes of mean one; add ε for every class
         k, C = int(self._last.n_neighbors), len(self.classes)
         p = (k * self._last.predict_proba(part.X) + 1.0 / C) / (k + 1.0)

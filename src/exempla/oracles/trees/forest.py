@@ -27,7 +27,8 @@ from scipy.sparse import csr_array
 from exempla.errors import ExemplaError
 from exempla.oracles.base import Factors, Layer, RowExamples, ScoreRows
 from exempla.oracles.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
-from exempla.oracles.sklearn.base import OutputOracle, class_weights, keep_layers
+from exempla.oracles.sklearn.base import class_weights, keep_layers
+from exempla.oracles.sklearn.oracle import OutputOracle
 from exempla.oracles.trees.oracle import refusing_rows
 from exempla.oracles.trees.readers import LeafReader, number_leaves, refuse
 
@@ -37,7 +38,6 @@ MAX_EXACT_ROWS = 6144
 """Training rows up to which every leaf has its own column. Beyond, leaves are hashed to
 `_HASHED_SIZE` parameters, and products are right on average."""
 _HASHED_SIZE = 4096
-_BATCH_ROWS = 1024
 _NOTE = (
     "a forest's out-of-bag weights are exact, because it predicts with them; multiplied by the "
     "residual they measure a row's influence by analogy, as a forest has no likelihood"
@@ -215,9 +215,6 @@ class ForestOracle(OutputOracle):
         self.layers = (Layer("leaves", width, self._n_logits, np.zeros(width)),)
 
     # ---- scoring
-
-    def _batch_rows(self, examples: _ForestExamples, copies: int = 1) -> int:
-        return _BATCH_ROWS
 
     def _forward(self, part: _ForestExamples) -> tuple[np.ndarray, Any]:
         return part.outputs, part

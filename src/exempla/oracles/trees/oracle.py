@@ -30,11 +30,12 @@ from scipy.sparse import csr_array
 
 from exempla.data import n_rows, take_rows
 from exempla.errors import ExemplaError, UnsupportedModelError
+from exempla.oracles import is_boosted
 from exempla.oracles.base import Factors, Layer, Pairs, RowExamples
 from exempla.oracles.likelihoods import Likelihood
-from exempla.oracles.sklearn.base import BATCH_BYTES, OutputOracle, keep_layers
+from exempla.oracles.sklearn.base import BATCH_BYTES, keep_layers, unwrap_estimator
 from exempla.oracles.sklearn.losses import AsymmetricLaplace
-from exempla.oracles.sklearn.unwrap import is_boosted, unwrap
+from exempla.oracles.sklearn.oracle import OutputOracle
 from exempla.oracles.trees.readers import LeafReader, read_leaves
 
 CHUNK_BYTES = 2**26
@@ -198,10 +199,6 @@ class TreeOracle(OutputOracle):
         self._columns = list(self._columns)
         for i, block in zip(self._kept, blocks, strict=True):
             self._columns[i] = replace(self._columns[i], values=block)
-
-    @property
-    def theta_norm(self) -> float:
-        return float(np.linalg.norm(self.theta))
 
     @property
     def implicit_penalty(self) -> float | None:
@@ -391,7 +388,7 @@ def earlier_stages(model: Any, shares: Sequence[float] = (0.2, 0.4, 0.6, 0.8)) -
     >>> explainer.influence((X[300:305], y[300:305])).shape
     (300, 5)
     """
-    last = unwrap(model).model
+    last = unwrap_estimator(model).model
     if not is_boosted(last):
         raise UnsupportedModelError(
             f"{type(last).__name__} is not boosted, so it has no stages: give a boosted ensemble."
