@@ -213,7 +213,7 @@ _ORACLES = {
         "GaussianNB LinearDiscriminantAnalysis QuadraticDiscriminantAnalysis MultinomialNB "
         "BernoulliNB"
     ),
-    "sklearn.neighbours:NeighbourOracle": "KNeighborsClassifier KNeighborsRegressor",
+    "sklearn.instance_based:NeighbourOracle": "KNeighborsClassifier KNeighborsRegressor",
     "trees.forest:ForestOracle": "ForestClassifier ForestRegressor",
     "trees.oracle:TreeOracle": (
         "BaseGradientBoosting BaseHistGradientBoosting LGBMModel XGBModel Booster CatBoost"

@@ -218,6 +218,8 @@ class FittedOracle(Oracle):
     """True if the model's `fit` takes sample weights."""
     needs_labels = True
     """False for densities p(x)."""
+    classes: np.ndarray | None = None
+    """The labels in the order of their codes; None for a regression."""
     _moved = False
     """True if the parameters are not the model's own (see `at`)."""
     _as_test = False
@@ -293,12 +295,6 @@ class FittedOracle(Oracle):
         """Number of columns of X that the model sees."""
         return int(self._last.n_features_in_)
 
-    @property
-    def classes(self) -> np.ndarray | None:
-        """The labels in the order of their codes; None for a regression."""
-        found = getattr(self._last, "classes_", None)
-        return None if found is None else np.asarray(found)
-
     def _class_weights(self, codes: Any, weights: np.ndarray | None) -> np.ndarray | None:
         """Return the weight of each class in training; None if all are 1."""
         return None
@@ -312,6 +308,8 @@ class FittedOracle(Oracle):
         require_fitted(self.model)
         self._unwrapped = unwrap_estimator(self.model)
         self._transform, self._last = self._unwrapped.transform, self._unwrapped.model
+        classes = getattr(self._last, "classes_", None)
+        self.classes = None if classes is None else np.asarray(classes)
         self._inspect(self._last)
 
     def _agree(self, own: Likelihood) -> Likelihood:

@@ -161,12 +161,14 @@ class GenerativeOracle(FittedOracle):
         names = [*(["weights"] if self._fitted_prior else []), *self._density.names]
         self._kept = keep_layers(names, self._parameters)
         none = np.zeros((1, len(self._log_prior)))
-        blocks = self._blocks_of(np.zeros((1, self.n_features)), none, none)
+        blocks = self._blocks_of(np.zeros((1, self.n_features)), none)
         self.layers = tuple(Layer(names[i], 1, blocks[i].shape[1], np.zeros(1)) for i in self._kept)
 
-    def _blocks_of(self, X: Any, r: np.ndarray, prior: np.ndarray) -> list[np.ndarray]:
+    def _blocks_of(self, X: Any, r: np.ndarray) -> list[np.ndarray]:
         """Return the blocks of all layers; the class weights come first, if they were estimated."""
         blocks = self._density.blocks(X, r)
+        # d log π_k / d logits is e_k − π
+        prior = r - r.sum(axis=1, keepdims=True) * np.exp(self._log_prior)
         return [prior, *blocks] if self._fitted_prior else blocks
 
     def _batch_rows(self, examples: Any, copies: int = 1) -> int:
@@ -178,18 +180,17 @@ class GenerativeOracle(FittedOracle):
         """Return log p(k | x), up to a constant per row."""
         return np.asarray(self._last.predict_log_proba(X), dtype=np.float64)
 
-    def _mixing(self, part: SklearnExamples, labels: Labels) -> tuple[np.ndarray, np.ndarray]:
-        """Return r, and the block of the class weights."""
+    def _mixing(self, part: SklearnExamples, labels: Labels) -> np.ndarray:
+        """Return r, which sums to one for a training row and to zero for a test row."""
         p = np.exp(self._log_posterior(part.X))
         hot = np.eye(p.shape[1])[part.codes if labels == "true" else p.argmax(axis=1)]
-        # d log π_k / d logits is e_k − π, and the r of a test row sum to zero
-        return (hot - p, hot - p) if part.is_test else (hot, hot - np.exp(self._log_prior))
+        return hot - p if part.is_test else hot
 
     def scores(self, examples: SklearnExamples, labels: Labels = "true") -> Iterator[ScoreRows]:
         """Yield ∇ log p of each example; training and test rows of a classifier differ."""
         self._check_labels(examples, labels)
         for positions, part in self._batches(examples):
-            blocks = self._blocks_of(part.X, *self._mixing(part, labels))
+            blocks = self._blocks_of(part.X, self._mixing(part, labels))
             yield self._rows(positions, blocks, part.weights)
 
     def _rows(
@@ -230,11 +231,10 @@ class GenerativeOracle(FittedOracle):
         for positions, part in self._batches(examples):
             p = np.exp(self._log_posterior(part.X))
             rows, classes = np.nonzero(p > CLASS_CUT)
-            hot = np.eye(p.shape[1])[classes]
             weights = np.sqrt(p[rows, classes])
             if part.weights is not None:
                 weights = weights * np.sqrt(part.weights[rows])
-            blocks = self._blocks_of(part.X[rows], hot, hot - np.exp(self._log_prior))
+            blocks = self._blocks_of(part.X[rows], np.eye(p.shape[1])[classes])
             yield self._rows(positions[rows], blocks, weights)
 
     def _log_prob(self, part: SklearnExamples) -> np.ndarray:
@@ -341,12 +341,8 @@ class MixtureOracle(GenerativeOracle):
     def _learn(self, train: SklearnExamples, mean_weight: float) -> None:
         pass  # everything is known from the model
 
-    def _mixing(self, part: SklearnExamples, labels: Labels) -> tuple[np.ndarray, np.ndarray]:
-        return self._responsibilities(part.X)
-
-    def _responsibilities(self, X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        r = softmax(self._log_posterior(X), axis=1)
-        return r, r - np.exp(self._log_prior)
+    def _mixing(self, part: SklearnExamples, labels: Labels) -> np.ndarray:
+        return softmax(self._log_posterior(part.X), axis=1)
 
     def fisher_rows(self, examples: SklearnExamples) -> Iterator[ScoreRows]:
         """Yield scores at points drawn from the mixture."""
@@ -355,7 +351,7 @@ class MixtureOracle(GenerativeOracle):
         for start in range(0, len(positions), size):
             at = positions[start : start + size]
             X = self._draw(len(at), rng)
-            blocks = self._blocks_of(X, *self._responsibilities(X))
+            blocks = self._blocks_of(X, softmax(self._log_posterior(X), axis=1))
             yield self._rows(at, blocks, np.full(len(at), DRAWS**-0.5))
 
     def _log_prob(self, part: SklearnExamples) -> np.ndarray:

@@ -6,7 +6,7 @@ forward to the outputs and backward to the factors (a, g) of every layer; a line
 layer, and CSR inputs stay CSR. Every penalty is brought to one form: the mean over the n rows of
 w_i·(−log p_i), plus Σ λ/2·v² over the weights v. At a fitted optimum therefore
 Σ_i w_i s_i = n·λ·v, which the tests check. `_READERS` maps each class of estimators to the short
-function that reads it; those of kernel machines are in `kernels.py`.
+function that reads it; those of kernel machines are in `instance_based.py`.
 
 `SklearnOracle.layers` carries the penalty, which depends on the number of training rows and, for
 least squares, on the residual variance. It is correct once `read(data, role="train")` has returned.
@@ -25,6 +25,7 @@ from typing import Any, Literal
 import numpy as np
 import scipy.sparse as sp
 from scipy.special import expit
+from sklearn.linear_model import LogisticRegression
 from sklearn.utils.class_weight import compute_class_weight
 
 from exempla.arrays import Array, is_sparse
@@ -79,10 +80,6 @@ class DenseModel:
     """Columns of x, if there is such a transformation."""
     offset: float = 0.0
     """A constant added to the outputs; not a parameter."""
-    classes: np.ndarray | None = None
-    class_weight: dict | str | None = None
-    balanced_by_weight: bool = False
-    """True if class_weight="balanced" counts examples by their weight."""
     intercept_penalty: float = 0.0
     """λ of the intercept, as a multiple of that of the weights."""
     column_penalty: np.ndarray | None = None
@@ -233,10 +230,6 @@ class SklearnOracle(OutputOracle):
         return self._dense.n_features
 
     @property
-    def classes(self) -> np.ndarray | None:
-        return self._dense.classes
-
-    @property
     def _n_outputs(self) -> int:
         return self._dense.blocks[-1].shape[1]
 
@@ -268,8 +261,9 @@ class SklearnOracle(OutputOracle):
     # ---- reading
 
     def _class_weights(self, codes: Any, weights: np.ndarray | None) -> np.ndarray | None:
-        counted = weights if self._dense.balanced_by_weight else None
-        return class_weights(self._dense.class_weight, self.classes, codes, counted)
+        by_weight = _BALANCED_BY_WEIGHT and isinstance(self._last, LogisticRegression)
+        given = getattr(self._last, "class_weight", None)
+        return class_weights(given, self.classes, codes, weights if by_weight else None)
 
     def _learn(self, train: SklearnExamples, mean_weight: float) -> None:
         """Estimate the likelihood's scale and express the penalty as λ of the mean loss."""
@@ -327,7 +321,7 @@ def _read(model: Any) -> DenseModel:
     known = next((kind.__name__ for kind in type(model).__mro__ if kind.__name__ in _READERS), None)
     if known is not None:
         return _READERS[known](model)
-    from exempla.oracles.sklearn.kernels import read_kernel
+    from exempla.oracles.sklearn.instance_based import read_kernel
 
     return read_kernel(model)
 
@@ -338,8 +332,6 @@ def _linear(model: Any, likelihood: Likelihood, penalty: float, **fields: Any) -
     block = np.atleast_2d(np.array(model.coef_, dtype=np.float64)).T
     if model.fit_intercept:
         block = np.vstack([block, np.broadcast_to(np.ravel(model.intercept_), block.shape[1])])
-    if hasattr(model, "classes_"):
-        fields |= {"classes": model.classes_, "class_weight": model.class_weight}
     if getattr(model, "solver", "liblinear") == "liblinear" and hasattr(model, "intercept_scaling"):
         # liblinear appends a constant feature of this value and penalises its weight b / scaling
         fields["intercept_penalty"] = 1 / float(model.intercept_scaling) ** 2
@@ -361,12 +353,7 @@ def _logistic(model: Any) -> DenseModel:
         model.solver == "liblinear" and multi_class != "multinomial"
     )
     several: Likelihood = OneVsRest() if one_vs_rest else Categorical()
-    return _linear(
-        model,
-        Bernoulli() if two else several,
-        _logistic_penalty(model),
-        balanced_by_weight=_BALANCED_BY_WEIGHT,
-    )
+    return _linear(model, Bernoulli() if two else several, _logistic_penalty(model))
 
 
 def _logistic_penalty(model: Any) -> float:
@@ -523,8 +510,7 @@ def _linear_svr(model: Any) -> DenseModel:
 def _mlp(model: Any) -> DenseModel:
     pairs = zip(model.coefs_, model.intercepts_, strict=True)
     blocks = tuple(np.vstack(pair, dtype=np.float64) for pair in pairs)
-    classes = getattr(model, "classes_", None)
-    if classes is None:
+    if not hasattr(model, "classes_"):
         counts = getattr(model, "loss", "squared_error") == "poisson"
         likelihood: Likelihood = Poisson() if counts else Gaussian()
     else:
@@ -538,8 +524,9 @@ def _mlp(model: Any) -> DenseModel:
     # all n for lbfgs, a mini-batch for sgd and adam
     batch = 200 if model.batch_size == "auto" else int(model.batch_size)
     batch = None if model.solver == "lbfgs" else batch
-    return DenseModel(blocks, True, likelihood, model.alpha, batch=batch,
-                      activation=model.activation, classes=classes)  # fmt: skip
+    return DenseModel(
+        blocks, True, likelihood, model.alpha, batch=batch, activation=model.activation
+    )
 
 
 _READERS: dict[str, Callable[[Any], DenseModel]] = {

@@ -167,6 +167,7 @@ class TreeOracle(OutputOracle):
 
     def _inspect(self, model: Any) -> None:
         self._reader = read_leaves(model)
+        self.classes = self._reader.classes
         self._base = None
         self.family = self._agree(self._reader.family)
         self.likelihood = self.family.name
@@ -181,10 +182,6 @@ class TreeOracle(OutputOracle):
             for i, c in enumerate(self._columns)
             if i in self._kept
         )
-
-    @property
-    def classes(self) -> np.ndarray | None:
-        return self._reader.classes
 
     @property
     def _n_outputs(self) -> int:
