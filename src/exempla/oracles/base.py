@@ -347,6 +347,9 @@ class Oracle(ABC):
     whitened: bool = False
     """True if dot products of scores already are the kernel; the metric is then the identity,
     whichever one was requested."""
+    implicit_penalty: float | None = None
+    """The L2 penalty that the training procedure implies, if it is known; None if it has to be
+    estimated from how far the parameters are from a stationary point."""
     itemsize: int = 8
     """Bytes per number of its scores: 8 in double precision, 4 in single."""
 
@@ -410,12 +413,6 @@ class Oracle(ABC):
     def gauss_newton(self, train: Any) -> Any:
         """Return the Fisher of the training examples as an operator on all parameters, or None if
         the oracle has none (see `exempla.oracles.torch.curvature`)."""
-        return None
-
-    @property
-    def implicit_penalty(self) -> float | None:
-        """The L2 penalty that the training procedure implies, if it is known; None if it has to be
-        estimated from how far the parameters are from a stationary point."""
         return None
 
     def penalty_rows(self) -> ScoreRows | None:

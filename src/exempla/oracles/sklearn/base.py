@@ -220,6 +220,8 @@ class FittedOracle(Oracle):
     """False for densities p(x)."""
     classes: np.ndarray | None = None
     """The labels in the order of their codes; None for a regression."""
+    _n_outputs = 1
+    """Numbers per row that the model puts out."""
     _moved = False
     """True if the parameters are not the model's own (see `at`)."""
     _as_test = False
@@ -311,18 +313,6 @@ class FittedOracle(Oracle):
         classes = getattr(self._last, "classes_", None)
         self.classes = None if classes is None else np.asarray(classes)
         self._inspect(self._last)
-
-    def _agree(self, own: Likelihood) -> Likelihood:
-        """Return the model's own likelihood, or the user's if it only fixes the variance."""
-        wanted = self._wanted
-        if wanted is None or (wanted.discrete and own.discrete):
-            return own
-        if wanted.name != own.name:
-            raise ExemplaError(
-                f"{type(self._last).__name__} was fitted under the {own.name} likelihood, so "
-                f"likelihood={wanted.name!r} would not give its scores: leave it at 'auto'."
-            )
-        return wanted
 
     def _remarks(self, *notes: str) -> tuple[str, ...]:
         """Return the notes of unwrapping and these, each once."""
@@ -428,11 +418,6 @@ class FittedOracle(Oracle):
             only = show_values(classes[codes[:1]])
             problems.append(f"all labels are {only}: training data need two classes")
         return codes
-
-    @property
-    def _n_outputs(self) -> int:
-        """Numbers per row that the model puts out."""
-        return 1
 
     def _check_labels(self, examples: Any, labels: Labels) -> None:
         if labels == "true" and examples.codes is None and self.needs_labels:

@@ -137,10 +137,7 @@ class GenerativeOracle(FittedOracle):
 
     likelihood = "generative"
     fisher_note = "exact: the closed form of p(x, y)"
-
-    @property
-    def implicit_penalty(self) -> float | None:
-        return 0.0  # fitted in closed form, at its optimum: there is nothing to damp
+    implicit_penalty = 0.0  # fitted in closed form, at its optimum: there is nothing to damp
 
     def _inspect(self, model: Any) -> None:
         self.takes_weights = isinstance(model, GaussianNB | MultinomialNB | BernoulliNB)
@@ -319,10 +316,7 @@ class MixtureOracle(GenerativeOracle):
     fisher_note = f"sampled: {DRAWS} points of the mixture per example, seed 0"
     takes_weights = needs_labels = False
     dense_only = _fitted_prior = True
-
-    @property
-    def implicit_penalty(self) -> float | None:
-        return None
+    implicit_penalty = None
 
     def _inspect(self, model: Any) -> None:
         means = np.asarray(model.means_, dtype=np.float64)

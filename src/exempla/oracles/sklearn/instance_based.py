@@ -245,10 +245,7 @@ class NeighbourOracle(FittedOracle):
     likelihood = "neighbours"
     takes_weights = False
     fisher_note = "the identity: all votes count the same"
-
-    @property
-    def implicit_penalty(self) -> float:
-        return 0.0  # votes are given, not fitted: there is nothing to damp
+    implicit_penalty = 0.0  # votes are given, not fitted: there is nothing to damp
 
     def _inspect(self, model: Any) -> None:
         keep_layers(["votes"], self._parameters)

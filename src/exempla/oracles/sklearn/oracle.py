@@ -148,6 +148,17 @@ class OutputOracle(FittedOracle):
     def _factors(self, state: Any, g: np.ndarray, at: np.ndarray | None) -> tuple[Factors, ...]:
         """Return the factors of rows with these output gradients, taken at these examples."""
 
+    def _set_family(self, own: Likelihood) -> None:
+        """Use the model's own likelihood, or the user's if it only fixes the variance."""
+        wanted = self._wanted
+        self.family = own if wanted is None or (wanted.discrete and own.discrete) else wanted
+        if self.family.name != own.name:
+            raise ExemplaError(
+                f"{type(self._last).__name__} was fitted under the {own.name} likelihood, so "
+                f"likelihood={self.family.name!r} would not give its scores: leave it at 'auto'."
+            )
+        self.likelihood = self.family.name
+
     def _drop_rare_classes(self, drop: bool) -> None:
         self._cut = CLASS_CUT if drop else 0.0
         self.fisher_note = f"exact over classes above {CLASS_CUT:g}" if drop else "exact"
@@ -206,9 +217,8 @@ class SklearnOracle(OutputOracle):
 
     def _inspect(self, model: Any) -> None:
         self._dense = _read(model)
-        self.family = self._agree(self._dense.likelihood)
-        self.likelihood = self.family.name
-        depth = len(self._dense.blocks)
+        self._set_family(self._dense.likelihood)
+        depth, self._n_outputs = len(self._dense.blocks), self._dense.blocks[-1].shape[1]
         self._names = ["coef"] if depth == 1 else [f"layer{i}" for i in range(depth)]
         self._kept = keep_layers(self._names, self._parameters)
         # a linear model's Fisher is its Hessian and stays exact; a network's drops rare classes
@@ -228,10 +238,6 @@ class SklearnOracle(OutputOracle):
     def n_features(self) -> int:
         """Number of columns of X that the model sees."""
         return self._dense.n_features
-
-    @property
-    def _n_outputs(self) -> int:
-        return self._dense.blocks[-1].shape[1]
 
     # ---- parameters
 

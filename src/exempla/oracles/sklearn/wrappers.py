@@ -273,6 +273,8 @@ class WrapperOracle(FittedOracle):
             next(iter(oracle.scores(part.take(np.arange(1))))).factors
             for oracle, part in zip(self._oracles, train.parts, strict=True)
         ]
+        known: list[Any] = [oracle.implicit_penalty for oracle in self._oracles]
+        self.implicit_penalty = None if None in known else float(max(known))
         if self.likelihood == "average":
             self._variance = float(np.mean(self._errors(train) ** 2)) or 1.0
         notes = [note for oracle in self._oracles for note in oracle.notes]
@@ -359,11 +361,6 @@ class WrapperOracle(FittedOracle):
         return np.sum(log_p * (self._weights if self.likelihood == "mean" else 1.0), axis=0)
 
     # ---- parameters
-
-    @property
-    def implicit_penalty(self) -> float | None:
-        known: list[Any] = [oracle.implicit_penalty for oracle in self._oracles]
-        return None if None in known else float(max(known))
 
     @property
     def theta_norm(self) -> float | None:

@@ -162,15 +162,13 @@ class TreeOracle(OutputOracle):
     ) -> None:
         self.share = share
         self._base: np.ndarray | None = None
-        self._penalty: float | None = None
         super().__init__(model, likelihood, parameters)
 
     def _inspect(self, model: Any) -> None:
         self._reader = read_leaves(model)
-        self.classes = self._reader.classes
+        self.classes, self._n_outputs = self._reader.classes, self._reader.n_outputs
         self._base = None
-        self.family = self._agree(self._reader.family)
-        self.likelihood = self.family.name
+        self._set_family(self._reader.family)
         self._columns = LeafColumns.layers(self._reader, self.share)
         names = ["leaves"]
         if len(self._columns) > 1:
@@ -183,10 +181,6 @@ class TreeOracle(OutputOracle):
             if i in self._kept
         )
 
-    @property
-    def _n_outputs(self) -> int:
-        return self._reader.n_outputs
-
     # ---- parameters
 
     def _blocks(self) -> list[np.ndarray]:
@@ -196,11 +190,6 @@ class TreeOracle(OutputOracle):
         self._columns = list(self._columns)
         for i, block in zip(self._kept, blocks, strict=True):
             self._columns[i] = replace(self._columns[i], values=block)
-
-    @property
-    def implicit_penalty(self) -> float | None:
-        """The ridge that a learning rate is equivalent to."""
-        return self._penalty
 
     # ---- reading
 
@@ -230,7 +219,8 @@ class TreeOracle(OutputOracle):
         This makes the oracle correct for every library and version, or an error.
         """
         reader, layers = self._reader, LeafColumns.layers(self._reader)
-        offset = reader.margins(X) - _summed_values(layers, reader.leaves(X), self._n_outputs)
+        margins = np.asarray(reader.margins(X), dtype=np.float64).reshape(-1, self._n_outputs)
+        offset = margins - _summed_values(layers, reader.leaves(X), self._n_outputs)
         base = np.median(offset, axis=0) if self._base is None else self._base
         scale = 1.0 + np.abs(reader.values).max() * reader.n_trees
         if not np.all(np.abs(offset - base) <= reader.tolerance * scale):
@@ -254,7 +244,8 @@ class TreeOracle(OutputOracle):
         stages = np.unique(np.linspace(0, rounds - 1, _N_STAGES).astype(np.int64))
         mean = float(np.mean([self._mean_hessian(some, s) for s in stages]))
         ridge = self._reader.l2 / self.family.loss_scale
-        self._penalty = (mean * rounds / used + ridge / n) / self._reader.rate
+        # the ridge that a learning rate is equivalent to
+        self.implicit_penalty = (mean * rounds / used + ridge / n) / self._reader.rate
         left = self._mean_hessian(some, rounds) / mean
         saturated = self.share == 1.0 and left < _MIN_HESSIAN_SHARE
         self.notes = self._remarks(_SATURATED if saturated else "")
