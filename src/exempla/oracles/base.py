@@ -335,7 +335,7 @@ class RowExamples(Examples):
 class Oracle(ABC):
     """Scores of one fitted model."""
 
-    layers: tuple[Layer, ...]
+    layers: tuple[Layer, ...] = ()
     likelihood: str
     """Name of the likelihood: "categorical", "bernoulli", "gaussian", "poisson", …"""
     fisher_note: str = "exact"

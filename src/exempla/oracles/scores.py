@@ -167,7 +167,6 @@ class ArrayOracle(Oracle):
         if isinstance(model, ArrayScores):  # the data are the scores
             model = ScoreModel(lambda x, _: x, draws=1, penalty=model.penalty)
         self.model = model
-        self.layers: tuple[Layer, ...] = ()
         self._density = False  # True if the training data have no labels: p(x)
         self.fisher_note = "empirical: the given scores"
         if model.sample is not None:

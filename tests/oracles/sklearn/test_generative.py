@@ -247,7 +247,7 @@ def test_discriminants_that_keep_or_shrink_their_covariance():
 
 def test_past_the_closed_form_labels_are_summed_over(monkeypatch):
     model = MultinomialNB().fit(WORDS, SPECIES)
-    monkeypatch.setattr(base, "MAX_CLOSED_FORM", 3)
+    monkeypatch.setattr(base, "_MAX_CLOSED_FORM", 3)
     oracle, train = read_train(model, WORDS, SPECIES)
     p, expected = model.predict_proba(WORDS), 0.0
     for k in range(3):

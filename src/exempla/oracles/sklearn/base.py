@@ -35,7 +35,7 @@ from sklearn.utils.validation import check_is_fitted
 from exempla.arrays import Array, is_sparse, nbytes_of
 from exempla.data import as_matrix, is_polars, listing, plain_labels, refuse_data, unpack
 from exempla.errors import ExemplaError, UnfittedModelError
-from exempla.oracles.base import Labels, Layer, Oracle, RowExamples
+from exempla.oracles.base import Labels, Oracle, RowExamples
 from exempla.oracles.likelihoods import Likelihood, Poisson, resolve
 
 _STACKED = (
@@ -234,7 +234,6 @@ class FittedOracle(Oracle):
         parameters: Sequence[str] | None = None,
     ) -> None:
         self.model, self._parameters = model, parameters
-        self.layers: tuple[Layer, ...] = ()
         self._wanted: Likelihood | None = None
         auto = isinstance(likelihood, str) and likelihood == "auto"
         fixed = getattr(type(self), "likelihood", None)
@@ -415,7 +414,7 @@ class FittedOracle(Oracle):
             return _encode_numbers(labels, self._n_outputs, family, problems)
         codes = _encode_classes(labels, classes, problems)
         if role == "train" and codes is not None and len(np.unique(codes)) < 2:
-            only = show_values(classes[codes[:1]])
+            only = _show_values(classes[codes[:1]])
             problems.append(f"all labels are {only}: training data need two classes")
         return codes
 
@@ -502,15 +501,15 @@ def _encode_classes(y: np.ndarray, classes: np.ndarray, problems: list[str]) -> 
     unseen = [label for label in values if label not in known]
     if unseen:
         problems.append(
-            f"y holds labels the model never saw: {show_values(unseen)}; it knows "
-            f"{show_values(classes)}"
+            f"y holds labels the model never saw: {_show_values(unseen)}; it knows "
+            f"{_show_values(classes)}"
         )
     if np.any(given < 0) or unseen:
         return None
     return np.array([known[label] for label in values], dtype=np.int64)[given]
 
 
-def show_values(values: Any, show: int = 10) -> str:
+def _show_values(values: Any, show: int = 10) -> str:
     """Format values for a message, without NumPy's type names."""
     plain = [v.item() if isinstance(v, np.generic) else v for v in list(values)[:show]]
     more = len(values) - show

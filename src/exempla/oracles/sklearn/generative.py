@@ -53,7 +53,7 @@ from exempla.oracles.sklearn.base import (
     keep_layers,
 )
 
-MAX_CLOSED_FORM = 4096
+_MAX_CLOSED_FORM = 4096
 """Parameters up to which the Fisher of p(x, y) is used in closed form."""
 DRAWS = 4
 """Points drawn from a mixture for each example, to estimate its Fisher."""
@@ -151,7 +151,7 @@ class GenerativeOracle(FittedOracle):
         self._density, prior, self._fitted_prior = _read(self._last, train)
         self._log_prior = np.log(np.asarray(prior, dtype=np.float64))
         self._set_layers()
-        if self.n_parameters > MAX_CLOSED_FORM:
+        if self.n_parameters > _MAX_CLOSED_FORM:
             self.fisher_note = f"exact over classes above {CLASS_CUT:g}, at the examples' own x"
 
     def _set_layers(self) -> None:
@@ -199,10 +199,10 @@ class GenerativeOracle(FittedOracle):
     def fisher_rows(self, examples: SklearnExamples) -> Iterator[ScoreRows]:
         """Yield the rows of the closed form, distributed over the examples.
 
-        Beyond MAX_CLOSED_FORM parameters it would have too many rows: then the expectation over the
+        Beyond _MAX_CLOSED_FORM parameters it would have too many rows: then the expectation over the
         model's labels is computed at the examples themselves.
         """
-        if self.n_parameters > MAX_CLOSED_FORM:
+        if self.n_parameters > _MAX_CLOSED_FORM:
             yield from self._expected_rows(examples)
             return
         pi = np.exp(self._log_prior)

@@ -7,7 +7,7 @@ coordinates of that span,
     φ(x) = k(x, Z) V Λ^(−1/2),    k(Z, Z) = V Λ Vᵀ,
 
 with the training rows as landmarks Z, the weights are w = φ(X)ᵀc, and ‖w‖² = cᵀKc is the machine's
-own penalty; the rest follows as for a linear model. Beyond `MAX_LANDMARKS` rows a subset is used
+own penalty; the rest follows as for a linear model. Beyond `_MAX_LANDMARKS` rows a subset is used
 (Nyström): the support vectors first, then training rows at even distances.
 
 **Nearest neighbours.** Every training row has a vote, and its vote is its parameter. Give row i the
@@ -45,10 +45,10 @@ from exempla.oracles.sklearn.base import FittedOracle, SklearnExamples, keep_lay
 from exempla.oracles.sklearn.losses import Margin, Tube
 from exempla.oracles.sklearn.oracle import DenseModel
 
-MAX_LANDMARKS = 2048
+_MAX_LANDMARKS = 2048
 _ROUNDING_SHARE = 1e-10
 """Eigenvalues of k(Z, Z) below this fraction of the largest are rounding errors."""
-MAX_ROWS = 6144
+_MAX_NEIGHBOUR_ROWS = 6144
 """Training rows that can each be a parameter: the kernel of all pairs has to fit in memory."""
 
 
@@ -77,10 +77,10 @@ class _Span:
 
 
 def _spread_landmarks(kept: Array, X: Array) -> Array:
-    """Return the machine's own rows, then evenly spaced training rows, MAX_LANDMARKS at most."""
+    """Return the machine's own rows, then evenly spaced training rows, _MAX_LANDMARKS at most."""
     n = n_rows(X)
-    # up to MAX_LANDMARKS training rows, all of them are used; the machine's own are among them
-    room = MAX_LANDMARKS if n <= MAX_LANDMARKS else max(MAX_LANDMARKS - n_rows(kept), 0)
+    # up to _MAX_LANDMARKS training rows, all of them are used; the machine's own are among them
+    room = _MAX_LANDMARKS if n <= _MAX_LANDMARKS else max(_MAX_LANDMARKS - n_rows(kept), 0)
     some = X if n <= room else take_rows(X, np.linspace(0, n - 1, room).astype(np.int64))
     if is_sparse(kept) or is_sparse(some):
         return sp.csr_array(sp.vstack([sp.csr_array(kept), sp.csr_array(some)], format="csr"))
@@ -107,10 +107,10 @@ class _Machine:
         landmarks, note = self.kept, model.note
         if X is not None:
             landmarks = _spread_landmarks(self.kept, X)
-            if n_rows(X) > MAX_LANDMARKS:
+            if n_rows(X) > _MAX_LANDMARKS:
                 note += (
                     f"{'; ' if note else ''}the kernel's feature space is approximated with "
-                    f"{MAX_LANDMARKS:,} of {n_rows(X):,} training rows (Nyström)"
+                    f"{_MAX_LANDMARKS:,} of {n_rows(X):,} training rows (Nyström)"
                 )
         span = _Span.of(landmarks, self.kernel)
         block = self.scale * (self.duals @ span(self.kept)).T
@@ -262,9 +262,9 @@ class NeighbourOracle(FittedOracle):
             raise ExemplaError(
                 f"{name} was fitted on {fitted:,} rows, not on these {n:,}: give its own rows."
             )
-        if n > MAX_ROWS:
+        if n > _MAX_NEIGHBOUR_ROWS:
             raise ExemplaError(
-                f"{name} has {n:,} rows, and exempla supports up to {MAX_ROWS:,} because every row "
+                f"{name} has {n:,} rows, and exempla supports up to {_MAX_NEIGHBOUR_ROWS:,} because every row "
                 "is a parameter: explain a surrogate (exempla.surrogate), or fit fewer rows."
             )
         kind: Any = np.float64 if self.classes is None else np.int64

@@ -67,8 +67,8 @@ class DenseModel:
     bias: bool
     """True if the last row of every matrix is the bias, whose input is 1."""
     likelihood: Likelihood
-    penalty: float
-    """penalty/2·v² on every weight v is added to the losses."""
+    penalty: float | np.ndarray
+    """penalty/2·v² on every weight v is added to the losses; an array has one per input column."""
     added_to: Literal["sum", "mean", "weighted mean"] = "sum"
     """What the penalty is added to: the sum or a mean of the losses."""
     batch: int | None = None
@@ -82,8 +82,6 @@ class DenseModel:
     """A constant added to the outputs; not a parameter."""
     intercept_penalty: float = 0.0
     """λ of the intercept, as a multiple of that of the weights."""
-    column_penalty: np.ndarray | None = None
-    """λ of each input column, as a multiple of the common one; None: all equal."""
     note: str = ""
     """A remark for every explanation: approximations, and what is left out."""
     with_training: Callable[[Any], DenseModel] | None = None
@@ -113,7 +111,7 @@ class DenseModel:
             factors.append(Factors(inputs[depth - 1], g))
         return tuple(reversed(factors))
 
-    def penalty_per_row(self, n: int, mean_weight: float) -> float:
+    def penalty_per_row(self, n: int, mean_weight: float) -> float | np.ndarray:
         """Return λ relative to the mean of w_i·loss_i over n rows, before any loss scale."""
         if self.added_to == "sum":
             return self.penalty / min(n, self.batch or n)
@@ -283,10 +281,9 @@ class SklearnOracle(OutputOracle):
         lam = dense.penalty_per_row(len(train), mean_weight) / self.family.loss_scale
         for i in self._kept:
             d_in, d_out = dense.blocks[i].shape
-            penalty = np.full(d_in, lam)
-            if dense.column_penalty is not None:
-                penalty[: len(dense.column_penalty)] *= dense.column_penalty
-            if dense.bias:
+            penalty = np.zeros(d_in)
+            penalty[: d_in - dense.bias] = lam
+            if dense.bias and dense.intercept_penalty:
                 penalty[-1] = lam * dense.intercept_penalty
             layers.append(Layer(self._names[i], d_in, d_out, penalty))
         self.layers = tuple(layers)
@@ -332,7 +329,7 @@ def _read(model: Any) -> DenseModel:
     return read_kernel(model)
 
 
-def _linear(model: Any, likelihood: Likelihood, penalty: float, **fields: Any) -> DenseModel:
+def _linear(model: Any, likelihood: Likelihood, penalty: Any, **fields: Any) -> DenseModel:
     """Return coef_ and intercept_ as a model of one layer."""
     # copy, because some models are refitted in place
     block = np.atleast_2d(np.array(model.coef_, dtype=np.float64)).T
@@ -430,11 +427,11 @@ def _lasso(model: Any) -> DenseModel:
     """Minimises mean(r²)/2 + α·(ρ‖w‖₁ + (1 − ρ)‖w‖²/2), smooth in the nonzero coefficients."""
     alpha = float(getattr(model, "alpha_", getattr(model, "alpha", 0.0)))
     ratio = float(getattr(model, "l1_ratio_", getattr(model, "l1_ratio", 1.0)))
-    return _active(model, Gaussian(), alpha * (1 - ratio), added_to="weighted mean")[0]
+    return _active(model, Gaussian(), alpha * (1 - ratio), added_to="weighted mean")
 
 
-def _active(model: Any, *args: Any, **fields: Any) -> tuple[DenseModel, np.ndarray]:
-    """Return the model restricted to columns with a nonzero coefficient, and these columns."""
+def _active(model: Any, *args: Any, **fields: Any) -> DenseModel:
+    """Return the model restricted to columns with a nonzero coefficient."""
     whole, name = _linear(model, *args, **fields), type(model).__name__
     block, n_features = whole.blocks[0], whole.n_features
     if block.shape[1] > 1:
@@ -452,7 +449,10 @@ def _active(model: Any, *args: Any, **fields: Any) -> tuple[DenseModel, np.ndarr
     )
     first = partial(_take_columns, columns=columns)
     block = np.concatenate([block[columns], block[n_features:]])
-    return replace(whole, blocks=(block,), first=first, n_inputs=n_features, note=note), columns
+    penalty = whole.penalty if np.isscalar(whole.penalty) else whole.penalty[columns]
+    return replace(
+        whole, blocks=(block,), penalty=penalty, first=first, n_inputs=n_features, note=note
+    )
 
 
 def _take_columns(X: Array, columns: np.ndarray) -> Array:
@@ -466,9 +466,8 @@ def _bayesian_ridge(model: Any) -> DenseModel:
 
 
 def _ard(model: Any) -> DenseModel:
-    noise, each = 1 / float(model.alpha_), np.asarray(model.lambda_, dtype=np.float64)
-    kept, columns = _active(model, Gaussian(noise), noise)
-    return replace(kept, column_penalty=each[columns])
+    noise = 1 / float(model.alpha_)
+    return _active(model, Gaussian(noise), noise * np.asarray(model.lambda_, dtype=np.float64))
 
 
 def _tweedie(model: Any, power: float | None = None) -> DenseModel:

@@ -32,7 +32,7 @@ from exempla.oracles.sklearn.oracle import OutputOracle
 from exempla.oracles.trees.oracle import refusing_rows
 from exempla.oracles.trees.readers import number_leaves, refuse
 
-MAX_EXACT_ROWS = 6144
+_MAX_EXACT_ROWS = 6144
 """Training rows up to which every leaf has its own column. Beyond, leaves are hashed to
 `_HASHED_SIZE` parameters, and products are right on average."""
 _HASHED_SIZE = 4096
@@ -187,7 +187,7 @@ class ForestOracle(OutputOracle):
 
     def _learn(self, train: _ForestExamples, mean_weight: float) -> None:
         self._n_train, width = len(train), len(self._totals)
-        self._hashed = len(train) > MAX_EXACT_ROWS
+        self._hashed = len(train) > _MAX_EXACT_ROWS
         if self._hashed:
             rng, width = np.random.default_rng(0), _HASHED_SIZE // self._n_outputs
             self._place = rng.integers(0, width, len(self._totals)).astype(np.int32)
