@@ -244,7 +244,7 @@ def test_neighbours_need_the_rows_they_were_fitted_on(monkeypatch):
     model = make_pipeline(StandardScaler(), KNeighborsClassifier()).fit(X, SPECIES)
     with pytest.raises(ExemplaError, match="fitted on 150 rows, not on these 149"):
         read_train(model, X[1:], SPECIES[1:])
-    monkeypatch.setattr(instance_based, "_MAX_NEIGHBOUR_ROWS", 100)
+    monkeypatch.setattr(instance_based, "_MAX_VOTES", 100)
     with pytest.raises(ExemplaError, match=r"exempla\.surrogate"):
         read_train(model, X, SPECIES)
     assert CODES.max() == 2

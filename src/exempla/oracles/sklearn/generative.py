@@ -199,8 +199,8 @@ class GenerativeOracle(FittedOracle):
     def fisher_rows(self, examples: SklearnExamples) -> Iterator[ScoreRows]:
         """Yield the rows of the closed form, distributed over the examples.
 
-        Beyond _MAX_CLOSED_FORM parameters it would have too many rows: then the expectation over the
-        model's labels is computed at the examples themselves.
+        Beyond _MAX_CLOSED_FORM parameters it would have too many rows: then the expectation over
+        the model's labels is computed at the examples themselves.
         """
         if self.n_parameters > _MAX_CLOSED_FORM:
             yield from self._expected_rows(examples)

@@ -48,7 +48,7 @@ from exempla.oracles.sklearn.oracle import DenseModel
 _MAX_LANDMARKS = 2048
 _ROUNDING_SHARE = 1e-10
 """Eigenvalues of k(Z, Z) below this fraction of the largest are rounding errors."""
-_MAX_NEIGHBOUR_ROWS = 6144
+_MAX_VOTES = 6144
 """Training rows that can each be a parameter: the kernel of all pairs has to fit in memory."""
 
 
@@ -138,11 +138,6 @@ def _vectors(model: Any, duals: np.ndarray) -> _Machine:
     return _Machine(kept, duals, kernel, bias)
 
 
-def _svc(model: SVC) -> DenseModel:
-    duals, signs = _pairs(model)
-    return _vectors(model, duals).dense(Margin("hinge", signs), 1 / model.C)
-
-
 def _pairs(model: SVC) -> tuple[np.ndarray, np.ndarray]:
     """Return the dual coefficients of each pair of classes, (pairs, support vectors), and signs.
 
@@ -228,7 +223,8 @@ def _gpc(model: GaussianProcessClassifier) -> DenseModel:
 def read_kernel(model: Any) -> DenseModel:
     """Read a fitted kernel machine as a linear model in the kernel's feature space."""
     if isinstance(model, SVC):
-        return _svc(model)
+        duals, signs = _pairs(model)
+        return _vectors(model, duals).dense(Margin("hinge", signs), 1 / model.C)
     if isinstance(model, SVR):
         machine = _vectors(model, _plain(model.dual_coef_))
         return machine.dense(Tube(float(model.epsilon)), 1 / model.C)
@@ -262,10 +258,10 @@ class NeighbourOracle(FittedOracle):
             raise ExemplaError(
                 f"{name} was fitted on {fitted:,} rows, not on these {n:,}: give its own rows."
             )
-        if n > _MAX_NEIGHBOUR_ROWS:
+        if n > _MAX_VOTES:
             raise ExemplaError(
-                f"{name} has {n:,} rows, and exempla supports up to {_MAX_NEIGHBOUR_ROWS:,} because every row "
-                "is a parameter: explain a surrogate (exempla.surrogate), or fit fewer rows."
+                f"{name} has {n:,} rows, and exempla supports up to {_MAX_VOTES:,} because every "
+                "row is a parameter: explain a surrogate (exempla.surrogate), or fit fewer rows."
             )
         kind: Any = np.float64 if self.classes is None else np.int64
         self._y: Any = np.asarray(train.codes, dtype=kind)
