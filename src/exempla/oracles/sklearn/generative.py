@@ -161,12 +161,14 @@ class GenerativeOracle(FittedOracle):
         blocks = self._blocks_of(np.zeros((1, self.n_features)), none)
         self.layers = tuple(Layer(names[i], 1, blocks[i].shape[1], np.zeros(1)) for i in self._kept)
 
-    def _blocks_of(self, X: Any, r: np.ndarray) -> list[np.ndarray]:
-        """Return the blocks of all layers; the class weights come first, if they were estimated."""
+    def _blocks_of(self, X: Any, r: np.ndarray, total: float = 1.0) -> list[np.ndarray]:
+        """Return the blocks of all layers; the class weights come first, if they were estimated.
+
+        `total` is Σ_k r_k, which rounding would spoil where r is tiny.
+        """
         blocks = self._density.blocks(X, r)
         # d log π_k / d logits is e_k − π
-        prior = r - r.sum(axis=1, keepdims=True) * np.exp(self._log_prior)
-        return [prior, *blocks] if self._fitted_prior else blocks
+        return [r - total * np.exp(self._log_prior), *blocks] if self._fitted_prior else blocks
 
     def _batch_rows(self, examples: Any, copies: int = 1) -> int:
         # three arrays as wide as the scores or X
@@ -177,17 +179,17 @@ class GenerativeOracle(FittedOracle):
         """Return log p(k | x), up to a constant per row."""
         return np.asarray(self._last.predict_log_proba(X), dtype=np.float64)
 
-    def _mixing(self, part: SklearnExamples, labels: Labels) -> np.ndarray:
-        """Return r, which sums to one for a training row and to zero for a test row."""
+    def _mixing(self, part: SklearnExamples, labels: Labels) -> tuple[np.ndarray, float]:
+        """Return r and its sum: one for a training row, zero for a test row."""
         p = np.exp(self._log_posterior(part.X))
         hot = np.eye(p.shape[1])[part.codes if labels == "true" else p.argmax(axis=1)]
-        return hot - p if part.is_test else hot
+        return (hot - p, 0.0) if part.is_test else (hot, 1.0)
 
     def scores(self, examples: SklearnExamples, labels: Labels = "true") -> Iterator[ScoreRows]:
         """Yield ∇ log p of each example; training and test rows of a classifier differ."""
         self._check_labels(examples, labels)
         for positions, part in self._batches(examples):
-            blocks = self._blocks_of(part.X, self._mixing(part, labels))
+            blocks = self._blocks_of(part.X, *self._mixing(part, labels))
             yield self._rows(positions, blocks, part.weights)
 
     def _rows(
@@ -335,8 +337,8 @@ class MixtureOracle(GenerativeOracle):
     def _learn(self, train: SklearnExamples, mean_weight: float) -> None:
         pass  # everything is known from the model
 
-    def _mixing(self, part: SklearnExamples, labels: Labels) -> np.ndarray:
-        return softmax(self._log_posterior(part.X), axis=1)
+    def _mixing(self, part: SklearnExamples, labels: Labels) -> tuple[np.ndarray, float]:
+        return softmax(self._log_posterior(part.X), axis=1), 1.0
 
     def fisher_rows(self, examples: SklearnExamples) -> Iterator[ScoreRows]:
         """Yield scores at points drawn from the mixture."""
