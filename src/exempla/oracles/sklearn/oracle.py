@@ -449,7 +449,8 @@ def _active(model: Any, *args: Any, **fields: Any) -> DenseModel:
     )
     first = partial(_take_columns, columns=columns)
     block = np.concatenate([block[columns], block[n_features:]])
-    penalty = whole.penalty if np.isscalar(whole.penalty) else whole.penalty[columns]
+    penalty = whole.penalty
+    penalty = penalty[columns] if isinstance(penalty, np.ndarray) else penalty
     return replace(
         whole, blocks=(block,), penalty=penalty, first=first, n_inputs=n_features, note=note
     )
