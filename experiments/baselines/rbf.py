@@ -18,7 +18,7 @@ from exempla.arrays import to_numpy
 from exempla.data import as_matrix, take_rows
 from exempla.errors import ExemplaWarning
 from exempla.kernel.embed import unit_rows
-from exempla.oracles.sklearn.unwrap import unwrap
+from exempla.oracles.sklearn.base import unwrap_estimator
 from exempla.selection import SBQ, select
 from exempla.tasks.labels.evidence import Evidence
 
@@ -58,7 +58,7 @@ def _inputs(evidence: Evidence) -> Any:
     """What the last step of the model sees; images and the like as flat rows."""
     X = evidence.problem.X
     if evidence.learner.fit is None:
-        transform = unwrap(evidence.model).transform
+        transform = unwrap_estimator(evidence.model).transform
         return as_matrix(X if transform is None else transform(X))
     return to_numpy(X).reshape(len(evidence.problem), -1)
 

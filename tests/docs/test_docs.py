@@ -144,7 +144,7 @@ def test_numbers_of_the_method_are_those_of_the_code():
 
 
 def test_the_models_page_lists_what_is_supported():
-    from exempla.oracles.sklearn.unwrap import SUPPORTED
+    from exempla.oracles import SUPPORTED
 
     page = text_of("models.md")
     for name in re.findall(

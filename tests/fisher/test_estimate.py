@@ -10,8 +10,7 @@ from sklearn.neural_network import MLPClassifier
 from exempla.kernel import fisher as estimate
 from exempla.kernel.embed import Embedding, embed_training_set
 from exempla.oracles import make_oracle
-from exempla.oracles.base import ScoreRows
-from exempla.oracles.factors import Factors
+from exempla.oracles.base import Factors, ScoreRows
 
 
 @pytest.fixture(scope="module")

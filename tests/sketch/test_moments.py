@@ -6,8 +6,7 @@ import torch
 
 from exempla.kernel import moments
 from exempla.kernel.moments import Moments
-from exempla.oracles.base import Layer, ScoreRows
-from exempla.oracles.factors import Factors
+from exempla.oracles.base import Factors, Layer, ScoreRows
 
 
 def batches(rng, d_in, d_out, sizes=(30, 20)):

@@ -24,7 +24,7 @@ from exempla.cli.console import command_line, plain
 from exempla.cli.output import Job
 from exempla.data import take_rows
 from exempla.errors import ExemplaError
-from exempla.oracles.sklearn.unwrap import is_trees
+from exempla.oracles import is_trees
 from exempla.progress import stage, waiting
 from exempla.report import About
 from exempla.report.evidence import decisive_parts
@@ -406,7 +406,7 @@ def _prepared(model: Any, columns: Collection[Column]) -> Any:
     if hasattr(model, "steps") or not is_trees(model):
         return model
     if type(model).__name__ == "XGBClassifier":
-        from exempla.oracles.trees.xgboost_labels import AnyLabelXGBClassifier
+        from exempla.oracles.trees import AnyLabelXGBClassifier
 
         model = AnyLabelXGBClassifier(**model.get_params())
     library = type(model).__module__.partition(".")[0]

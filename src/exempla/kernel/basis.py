@@ -33,8 +33,7 @@ from exempla.arrays import (
     to_numpy,
 )
 from exempla.kernel.moments import Moments, Spectrum
-from exempla.oracles.base import Layer, ScoreRows, in_float64
-from exempla.oracles.factors import Factors, Pairs
+from exempla.oracles.base import Factors, Layer, Pairs, ScoreRows, in_float64
 from exempla.progress import counter, track
 
 
@@ -216,8 +215,7 @@ def _unpenalised_directions(layers: tuple[Layer, ...], like: ScoreRows) -> Score
 
             factors.append(Factors(csr_matrix(a), g))
         else:
-            one = (slice(None), None) if kind.g.ndim == 3 else ()  # a position of its own
-            factors.append(Factors(as_like(a[one], kind.a), as_like(g[one], kind.g)))
+            factors.append(Factors(as_like(a, kind.a), as_like(g, kind.g)))
     return ScoreRows(np.full(count, -1), tuple(factors))
 
 

@@ -38,8 +38,7 @@ from exempla.kernel.fisher import Metric, TrainingRows, estimate_fisher
 from exempla.kernel.sketch import SAMPLE_PER_DIRECTION, Job, auto_width, choose_sketch
 from exempla.memory import Forecast, announce, explain_bytes
 from exempla.oracles import is_checkpoint
-from exempla.oracles.base import Examples, Labels, Oracle, ScoreRows
-from exempla.oracles.factors import MANY
+from exempla.oracles.base import MANY, Examples, Labels, Oracle, ScoreRows
 from exempla.progress import track_rows
 from exempla.store import StoredRows
 

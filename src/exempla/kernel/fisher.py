@@ -33,8 +33,7 @@ from exempla.errors import ExemplaError
 from exempla.kernel.basis import FisherSum, Sketch
 from exempla.kernel.damping import FisherEvidence
 from exempla.memory import PIECE_BYTES
-from exempla.oracles.base import Examples, Oracle, ScoreRows
-from exempla.oracles.factors import MANY
+from exempla.oracles.base import MANY, Examples, Oracle, ScoreRows
 from exempla.progress import track_rows
 
 

@@ -21,8 +21,7 @@ import numpy as np
 
 from exempla.arrays import Array, is_tensor
 from exempla.errors import ExemplaError
-from exempla.oracles.base import Layer, ScoreRows, in_float64
-from exempla.oracles.factors import MANY, Factors, Side
+from exempla.oracles.base import MANY, Factors, Layer, ScoreRows, Side, in_float64
 
 WHOLE = 2048
 """Coordinates of a side up to which its moment is summed in full."""

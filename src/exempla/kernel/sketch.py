@@ -32,8 +32,7 @@ from exempla.errors import ExemplaError
 from exempla.kernel.basis import IdentitySketch, KroneckerSketch, Sketch, SpanSketch
 from exempla.kernel.moments import LARGE, WHOLE, Moments, columns, limits, moments_bytes
 from exempla.memory import announce, available_memory
-from exempla.oracles.base import Examples, Layer, Oracle, ScoreRows
-from exempla.oracles.factors import Work
+from exempla.oracles.base import Examples, Layer, Oracle, ScoreRows, Work
 from exempla.progress import say, track_rows
 
 PRIMAL_LIMIT = 4096

@@ -13,25 +13,153 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 
-from exempla.arrays import to_numpy
+from exempla.arrays import Array, as_like, concatenate, is_sparse, to_numpy
 from exempla.data import n_rows, take_rows
 from exempla.errors import ExemplaError
-from exempla.oracles.factors import Factors
-
-__all__ = ["CLASS_CUT", "Examples", "Labels", "Layer", "Oracle", "RowExamples", "ScoreRows"]
 
 Labels = Literal["true", "predicted"]
+Side = Literal["inputs", "outputs"]
+"""One of the two sides of a layer's scores: inputs a, or output gradients g."""
 
 CLASS_CUT = 1e-4
 """Probability below which a class is dropped from a network's Fisher: such classes contribute
 almost nothing, and dropping them leaves a few rows per example instead of one per class."""
-
 GRAM_BLOCK = 256
 """Rows per block of a Gram matrix; bounds the memory of temporaries."""
+MANY = 32
+"""Positions per example from which on fewer examples are sampled where a sample is enough: such
+examples differ less from one another and cost more."""
+
+
+class Pairs(NamedTuple):
+    """The products of an input direction and an output direction that a sketch keeps."""
+
+    inputs: Array
+    """(pairs,) columns of the input basis."""
+    outputs: Array
+    """(pairs,) columns of the output basis."""
+    flat: Array
+    """(pairs,) positions in the flattened (r_in, r_out) block, precomputed."""
+
+
+class Work(NamedTuple):
+    """Cost of a layer's arithmetic, per row."""
+
+    positions: int
+    d_in: float
+    """Entries of an input that have to be multiplied; for sparse inputs, the nonzero ones."""
+    d_out: float
+    gram: float
+    """Floating-point operations per dot product of two scores in `Factors.gram`."""
+
+
+@dataclass(frozen=True)
+class Factors:
+    """Scores of one layer for n rows, not multiplied out: row i is the matrix a[i] g[i]ᵀ.
+
+    `a` is (n, d_in), dense or CSR, and `g` is (n, d_out). A gradient without this structure is the
+    case d_in = 1, a = 1. The rest of the library uses only these methods; layers that share a
+    weight between positions (tokens, pixels) or never materialise their inputs override them (see
+    `exempla.oracles.torch.factors`).
+    """
+
+    a: Array
+    g: Array
+
+    def __len__(self) -> int:
+        return int(self.g.shape[0])
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the two arrays in bytes."""
+        a = self.a.data.nbytes if is_sparse(self.a) else 0 if self.a is None else self.a.nbytes
+        return int(a + self.g.nbytes)
+
+    @property
+    def given_inputs(self) -> Array | None:
+        """The part that depends on the inputs alone, shared by all classes of an example."""
+        return self.a
+
+    @property
+    def work(self) -> Work:
+        """Cost of arithmetic with these scores, per row."""
+        d_in = self.a.nnz / max(len(self), 1) if is_sparse(self.a) else self.a.shape[1]
+        return Work(1, d_in, self.g.shape[1], 2.0 * (d_in + self.g.shape[1]))
+
+    def project(self, basis_in: Array | None, basis_out: Array | None) -> Array:
+        """Return Uᵀ a gᵀ V as (n, r_in, r_out); None means the identity."""
+        a = self.a if basis_in is None else self.a @ basis_in
+        a = a.toarray() if is_sparse(a) else a
+        g = self.g if basis_out is None else self.g @ basis_out
+        return a[:, :, None] * g[:, None, :]
+
+    def project_pairs(self, basis_in: Array, basis_out: Array, pairs: Pairs) -> Array:
+        """Return the entries of `project` at these pairs, (n, pairs)."""
+        return (self.a @ basis_in)[:, pairs.inputs] * (self.g @ basis_out)[:, pairs.outputs]
+
+    def dense(self) -> Array:
+        """Return the scores as a dense (n, d_in·d_out) array, inputs the slow index."""
+        return self.project(None, None).reshape(len(self), -1)
+
+    def compact(self) -> Factors:
+        """Return the same scores in the smallest form that supports products."""
+        return self
+
+    def gram(self, other: Factors) -> Array:
+        """Return the dot products with the other's scores, (n, m), from the factors alone."""
+        inputs = self.a @ other.a.T
+        inputs = inputs.toarray() if is_sparse(inputs) else inputs
+        return inputs * (self.g @ other.g.T)
+
+    def norm2(self) -> Array:
+        """Return the squared norm of each row's score, (n,)."""
+        squares = self.a.multiply(self.a) if is_sparse(self.a) else self.a * self.a
+        inputs = np.asarray(squares.sum(1)).ravel() if is_sparse(self.a) else squares.sum(1)
+        return inputs * (self.g * self.g).sum(1)
+
+    def take(self, positions: np.ndarray) -> Factors:
+        """Return the rows at these positions, in this order."""
+        rows = as_slice(positions)
+        return Factors(self.a[rows], self.g[rows])
+
+    def join(self, others: list[Factors]) -> Factors:
+        """Concatenate with the others' rows."""
+        parts = [self, *others]
+        g = concatenate([f.g for f in parts])
+        if is_sparse(self.a):
+            from scipy.sparse import vstack
+
+            return Factors(vstack([f.a for f in parts]).tocsr(), g)
+        return Factors(concatenate([f.a for f in parts]), g)
+
+    def scale_inputs(self, factor: np.ndarray) -> Factors:
+        """Return the same scores with input column i multiplied by factor[i]."""
+        if is_sparse(self.a):
+            return Factors(self.a.multiply(factor[None, :]).tocsr(), self.g)
+        return Factors(self.a * as_like(factor, self.a), self.g)
+
+    def moment(self, side: Side) -> Array:
+        """Return Σ v vᵀ over the vectors of one side, (d, d): a factor of K-FAC."""
+        v = self.a if side == "inputs" else self.g
+        moment = v.T @ v
+        return moment.toarray() if is_sparse(moment) else moment
+
+    def action(self, side: Side, directions: Array) -> Array:
+        """Return the moment times a few directions, (d, r), without forming the moment."""
+        v = self.a if side == "inputs" else self.g
+        return v.T @ (v @ directions)
+
+
+def as_slice(positions: np.ndarray) -> np.ndarray | slice:
+    """Return consecutive positions as a slice, which makes a view where positions copy."""
+    at = np.asarray(positions)
+    if at.dtype == bool or len(at) == 0 or (len(at) > 1 and not (np.diff(at) == 1).all()):
+        return at
+    return slice(int(at[0]), int(at[-1]) + 1) if at[0] >= 0 else at
 
 
 @dataclass(frozen=True)
@@ -127,7 +255,9 @@ class ScoreRows:
         `done` is called with the share of the work that each step completes.
         """
         out = np.empty((len(self), len(other)))
-        blocks = _gram_blocks(len(self), len(other), symmetric=other is self)
+        rows, columns = (range(0, len(each), GRAM_BLOCK) for each in (self, other))
+        # of a symmetric matrix, only the lower blocks are computed
+        blocks = [(i, j) for i in rows for j in columns if other is not self or j <= i]
         step = 1.0 / max(len(blocks) * len(self.factors), 1)
         for i, j in blocks:
             left = self.take(np.arange(i, min(i + GRAM_BLOCK, len(self))))
@@ -141,12 +271,6 @@ class ScoreRows:
             if other is self and j < i:
                 out[j : j + GRAM_BLOCK, i : i + GRAM_BLOCK] = np.transpose(block)
         return out
-
-
-def _gram_blocks(n: int, m: int, symmetric: bool) -> list[tuple[int, int]]:
-    """Return the first row and column of each block; only the lower ones if symmetric."""
-    rows, columns = range(0, n, GRAM_BLOCK), range(0, m, GRAM_BLOCK)
-    return [(i, j) for i in rows for j in columns if not symmetric or j <= i]
 
 
 def in_float64(array: Any) -> np.ndarray:
@@ -211,7 +335,7 @@ class RowExamples(Examples):
 class Oracle(ABC):
     """Scores of one fitted model."""
 
-    layers: tuple[Layer, ...]
+    layers: tuple[Layer, ...] = ()
     likelihood: str
     """Name of the likelihood: "categorical", "bernoulli", "gaussian", "poisson", …"""
     fisher_note: str = "exact"
@@ -223,6 +347,9 @@ class Oracle(ABC):
     whitened: bool = False
     """True if dot products of scores already are the kernel; the metric is then the identity,
     whichever one was requested."""
+    implicit_penalty: float | None = None
+    """The L2 penalty that the training procedure implies, if it is known; None if it has to be
+    estimated from how far the parameters are from a stationary point."""
     itemsize: int = 8
     """Bytes per number of its scores: 8 in double precision, 4 in single."""
 
@@ -288,29 +415,9 @@ class Oracle(ABC):
         the oracle has none (see `exempla.oracles.torch.curvature`)."""
         return None
 
-    @property
-    def implicit_penalty(self) -> float | None:
-        """The L2 penalty that the training procedure implies, if it is known; None if it has to be
-        estimated from how far the parameters are from a stationary point."""
-        return None
-
     def penalty_rows(self) -> ScoreRows | None:
-        """Return the penalty's gradient λRθ̂ as score rows that sum to it; None without a penalty.
-
-        There is one row per output: column o of a layer's (d_in, d_out) block, against e_o.
-        """
-        if not any(layer.penalty.any() for layer in self.layers):
-            return None
-        total = sum(layer.d_out for layer in self.layers)
-        factors, start, offset, theta = [], 0, 0, self.theta
-        for layer in self.layers:
-            block = theta[offset : offset + layer.size].reshape(layer.d_in, layer.d_out)
-            a, g = np.zeros((total, layer.d_in)), np.zeros((total, layer.d_out))
-            a[start : start + layer.d_out] = (layer.penalty[:, None] * block).T
-            g[start : start + layer.d_out] = np.eye(layer.d_out)
-            factors.append(Factors(a, g))
-            start, offset = start + layer.d_out, offset + layer.size
-        return ScoreRows(np.full(total, -1), tuple(factors))
+        """Return the penalty's gradient λRθ̂ as score rows that sum to it; None if unpenalised."""
+        return None
 
     @property
     def theta(self) -> np.ndarray:

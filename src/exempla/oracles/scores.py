@@ -16,8 +16,7 @@ from exempla.arrays import real_numbers
 from exempla.checks import check_seed, is_real, whole_number
 from exempla.data import as_matrix, index_of, listing, n_rows, refuse_data, unpack
 from exempla.errors import ExemplaError
-from exempla.oracles.base import Labels, Layer, Oracle, RowExamples, ScoreRows
-from exempla.oracles.factors import Factors
+from exempla.oracles.base import Factors, Labels, Layer, Oracle, RowExamples, ScoreRows
 
 __all__ = ["ArrayOracle", "ArrayScores", "ScoreModel"]
 
@@ -168,7 +167,6 @@ class ArrayOracle(Oracle):
         if isinstance(model, ArrayScores):  # the data are the scores
             model = ScoreModel(lambda x, _: x, draws=1, penalty=model.penalty)
         self.model = model
-        self.layers: tuple[Layer, ...] = ()
         self._density = False  # True if the training data have no labels: p(x)
         self.fisher_note = "empirical: the given scores"
         if model.sample is not None:
@@ -179,7 +177,7 @@ class ArrayOracle(Oracle):
         read = self._read_scores if self._given else self._read_data
         examples = read(data, role)
         width, bad = 0, []
-        for rows, batch in self._batches(examples):
+        for rows, batch in examples.chunks(self.model.batch_size):
             unlabelled = examples.labels is None and examples.needs_labels
             g = self._gradient(batch.X, self.predict(batch) if unlabelled else batch.labels)
             width = g.shape[1]
@@ -243,9 +241,6 @@ class ArrayOracle(Oracle):
             self.fisher_note = "as given"
         return _ArrayExamples(matrix, ids=index_of(scores), fisher=rows, needs_labels=False)
 
-    def _batches(self, examples: _ArrayExamples) -> Iterator[tuple[np.ndarray, _ArrayExamples]]:
-        return examples.chunks(self.model.batch_size)
-
     def _gradient(self, x: Any, y: Any) -> np.ndarray:
         g, n = real_numbers(self.model.score(x, y), "The result of score(x, y)"), n_rows(x)
         if g.ndim != 2 or len(g) != n:
@@ -262,7 +257,7 @@ class ArrayOracle(Oracle):
                 "Given scores already fix the labels they were computed at: pass scores under the "
                 "predicted labels and leave labels at 'true'."
             )
-        for rows, batch in self._batches(examples):
+        for rows, batch in examples.chunks(self.model.batch_size):
             y = batch.labels if labels == "true" else self.predict(batch)
             g = self._gradient(batch.X, y)
             yield _dense(rows, g if batch.weights is None else g * batch.weights[:, None])
@@ -272,7 +267,7 @@ class ArrayOracle(Oracle):
         sample = self.model.sample
         draws = 1 if sample is None else self.model.draws
         rng = np.random.default_rng(self.model.seed)
-        for rows, batch in self._batches(examples):
+        for rows, batch in examples.chunks(self.model.batch_size):
             if batch.fisher is not None:
                 each, width = batch.fisher.shape[1:]
                 yield _dense(np.repeat(rows, each), batch.fisher.reshape(-1, width))
@@ -293,14 +288,16 @@ class ArrayOracle(Oracle):
                 "These examples have no labels and the model cannot predict any: give (X, y), or "
                 "ScoreModel(predict=...)."
             )
-        return np.concatenate([np.asarray(predict(b.X)) for _, b in self._batches(examples)])
+        return np.concatenate(
+            [np.asarray(predict(b.X)) for _, b in examples.chunks(self.model.batch_size)]
+        )
 
     def log_likelihood(self, examples: _ArrayExamples) -> np.ndarray:
         """Return log p(y | x, θ̂) of each example under its given label."""
         log_prob = self.model.log_prob
         if log_prob is None:
             raise ExemplaError("This model has no log-likelihood: give ScoreModel(log_prob=...).")
-        batches = self._batches(examples)
+        batches = examples.chunks(self.model.batch_size)
         return np.concatenate([np.asarray(log_prob(b.X, b.labels)) for _, b in batches])
 
 

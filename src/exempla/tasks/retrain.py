@@ -30,8 +30,8 @@ from sklearn.pipeline import Pipeline
 from exempla.data import arrays_of, n_rows, take_examples, unpack
 from exempla.errors import ExemplaError
 from exempla.influence import CLASSES
-from exempla.oracles import make_oracle
-from exempla.oracles.sklearn.unwrap import is_boosted, is_fitted, unwrap
+from exempla.oracles import is_boosted, make_oracle
+from exempla.oracles.sklearn.base import is_fitted, unwrap_estimator
 from exempla.quality import FEW, LOOKED_AT, Judged
 
 _PROBE_ROWS = 300
@@ -246,7 +246,7 @@ def _keep_size(fresh: Any, model: Any) -> None:
 
     Early stopping uses validation rows that a refit does not have.
     """
-    last, new = unwrap(model).model, unwrap(fresh).model
+    last, new = unwrap_estimator(model).model, unwrap_estimator(fresh).model
     kept = _stopped_at(last) if is_boosted(last) and hasattr(new, "set_params") else None
     if kept is None:
         return

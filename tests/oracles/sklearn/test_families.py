@@ -31,7 +31,7 @@ from sklearn.svm import LinearSVC, LinearSVR
 from exempla.errors import ExemplaError, UnsupportedModelError
 from exempla.oracles import make_oracle
 from exempla.oracles.likelihoods import Gaussian, Poisson
-from exempla.oracles.sklearn.losses import CORNER, Huber, Tweedie
+from exempla.oracles.sklearn.losses import _CORNER, Huber, Tweedie
 from tests.oracles.sklearn.case import (
     COUNTS,
     HARD,
@@ -103,7 +103,7 @@ def margins(loss):
 
 
 def hinge(m):
-    return rounded(1 - m, CORNER)
+    return rounded(1 - m, _CORNER)
 
 
 def squared_hinge(m):

@@ -20,7 +20,7 @@ from sklearn.svm import SVC, SVR, LinearSVC
 import exempla
 from exempla.errors import ExemplaError, UnsupportedModelError
 from exempla.oracles import make_oracle
-from exempla.oracles.sklearn import kernels, neighbours
+from exempla.oracles.sklearn import instance_based
 from tests.oracles.sklearn.case import (
     CODES,
     HARD,
@@ -146,7 +146,7 @@ def test_sparse_rows_many_rows_and_pickling(monkeypatch):
     )
     other, there = pickle.loads(pickle.dumps((dense, same)))
     np.testing.assert_array_equal(flat_scores(other, there), flat_scores(dense, same))
-    monkeypatch.setattr(kernels, "MAX_LANDMARKS", 60)
+    monkeypatch.setattr(instance_based, "_MAX_LANDMARKS", 60)
     few, train = read_train(SVC().fit(X, HARD), X, HARD)
     assert few.n_parameters <= 61
     assert "60 of 150 training rows" in str(few.notes)
@@ -244,7 +244,7 @@ def test_neighbours_need_the_rows_they_were_fitted_on(monkeypatch):
     model = make_pipeline(StandardScaler(), KNeighborsClassifier()).fit(X, SPECIES)
     with pytest.raises(ExemplaError, match="fitted on 150 rows, not on these 149"):
         read_train(model, X[1:], SPECIES[1:])
-    monkeypatch.setattr(neighbours, "MAX_ROWS", 100)
+    monkeypatch.setattr(instance_based, "_MAX_VOTES", 100)
     with pytest.raises(ExemplaError, match=r"exempla\.surrogate"):
         read_train(model, X, SPECIES)
     assert CODES.max() == 2

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from exempla.oracles.factors import Factors
+from exempla.oracles.base import Factors
 from exempla.oracles.torch import factors as chunks
 from exempla.oracles.torch.conv import ConvFactors, ConvShape
 from exempla.oracles.torch.factors import DenseFactors, OneHot, PairFactors, SumFactors, Vectors

@@ -8,22 +8,22 @@ import pytest
 import exempla
 from exempla.arrays import solve_lower
 from exempla.kernel.embed import unit_rows
-from exempla.oracles.factors import Factors, Pairs
-from exempla.oracles.trees.oracle import LeafColumns, LeafFactors
+from exempla.oracles.base import Factors, Pairs
+from exempla.oracles.trees.oracle import _LeafColumns, _LeafFactors
 from tests.oracles.trees.cases import fitted
 
 
 @pytest.mark.parametrize(("outputs", "trees"), [(1, 4), (3, 4), (1, 100)])
 def test_projections_are_those_of_plain_factors(outputs: int, trees: int) -> None:
     rng = np.random.default_rng(0)
-    columns = LeafColumns(np.arange(trees), rng.integers(2, 6, trees), np.arange(outputs))
+    columns = _LeafColumns(np.arange(trees), rng.integers(2, 6, trees), np.arange(outputs))
     leaves = np.stack([rng.integers(0, size, 50) for size in columns.sizes], axis=1)
     a, g = columns.inputs(leaves), rng.normal(size=(50, outputs))
     assert a.nnz == leaves.size
     basis_in, basis_out = rng.normal(size=(columns.width, 5)), rng.normal(size=(outputs, outputs))
     kept = np.array([0, 3, 4]), np.array([0, outputs - 1, 0])
     pairs = Pairs(*kept, kept[0] * outputs + kept[1])
-    found = LeafFactors(a, g).project_pairs(basis_in, basis_out, pairs)
+    found = _LeafFactors(a, g).project_pairs(basis_in, basis_out, pairs)
     assert found.dtype == np.float32
     expected = Factors(a, g).project_pairs(basis_in, basis_out, pairs)
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)

@@ -129,7 +129,7 @@ def test_many_rows_are_hashed_and_products_hold_on_average(
 ) -> None:
     model, X, y = fitted("numbers")
     exact = exempla.Explainer(model, progress=False).fit((X, y)).influence((X[:20], y[:20]))
-    monkeypatch.setattr("exempla.oracles.trees.forest.MAX_EXACT_ROWS", 10)
+    monkeypatch.setattr("exempla.oracles.trees.forest._MAX_EXACT_ROWS", 10)
     explainer = exempla.Explainer(model, progress=False).fit((X, y))
     assert explainer.oracles[0].n_parameters == 4096
     found = explainer.influence((X[:20], y[:20]))

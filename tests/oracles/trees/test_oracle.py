@@ -248,7 +248,7 @@ def test_a_bare_booster_has_the_scores_of_its_wrapper(library: str) -> None:
 def test_leaves_are_the_same_in_small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     model, X, y = fitted("hist", "multiclass")
     kept = exempla.Explainer(model, progress=False).fit((X, y)).influence((X[:5], y[:5]))
-    monkeypatch.setattr("exempla.oracles.trees.oracle.CHUNK_BYTES", 1)
+    monkeypatch.setattr("exempla.oracles.trees.oracle._CHUNK_BYTES", 1)
     again = exempla.Explainer(model, progress=False).fit((X, y))
     np.testing.assert_allclose(again.influence((X[:5], y[:5])), kept)
 

@@ -13,7 +13,7 @@ from exempla.cli.output import write_json
 from exempla.cli.query import choose_query
 from exempla.data import take_rows
 from exempla.errors import ExemplaError
-from exempla.oracles.sklearn.unwrap import is_trees
+from exempla.oracles import is_trees
 from exempla.report import About, Listed, write_listing
 from exempla.report.words import percent
 from exempla.tables.infer import FEATURES

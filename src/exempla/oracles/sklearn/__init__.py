@@ -1,4 +1,4 @@
-"""scikit-learn models as oracles; `unwrap` finds the module that scores a model.
+"""scikit-learn models as oracles; `base` removes their wrappers and checks their data.
 
 Imports: data, recorder (its files), oracles.base, oracles.likelihoods, errors.
 """

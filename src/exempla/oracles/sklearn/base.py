@@ -1,9 +1,11 @@
 """Base classes of the oracles of fitted estimators (scikit-learn's and ensembles of trees).
 
-`FittedOracle` unwraps the model, checks the user's rows and labels against it, and converts labels.
-Every problem of the data is collected first, and then reported in one error. `OutputOracle` adds
-the scores of models whose outputs feed a likelihood: ∂ log p/∂ outputs times the gradient of the
-outputs.
+`unwrap_estimator` handles wrappers around one model: Pipelines, hyperparameter searches, threshold
+tuning, frozen estimators, transformed targets, and stacking (whose base models are fixed features
+of the final model). Wrappers around several models are in `wrappers.py`.
+
+`FittedOracle` checks the user's rows and labels against the model and converts labels. Every
+problem of the data is collected first, and then reported in one error.
 """
 
 from __future__ import annotations
@@ -17,21 +19,173 @@ from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import pandas as pd
+from sklearn.compose import TransformedTargetRegressor
+from sklearn.ensemble import StackingClassifier, StackingRegressor
+from sklearn.exceptions import NotFittedError
+from sklearn.linear_model import LinearRegression, LogisticRegression, RidgeCV
+from sklearn.model_selection import (
+    FixedThresholdClassifier,
+    GridSearchCV,
+    RandomizedSearchCV,
+    TunedThresholdClassifierCV,
+)
+from sklearn.pipeline import Pipeline
+from sklearn.utils.validation import check_is_fitted
 
 from exempla.arrays import Array, is_sparse, nbytes_of
-from exempla.data import as_matrix, listing, plain_labels, refuse_data, unpack
-from exempla.errors import ExemplaError
-from exempla.oracles.base import CLASS_CUT, Labels, Layer, Oracle, RowExamples, ScoreRows
-from exempla.oracles.factors import Factors
-from exempla.oracles.likelihoods import Gaussian, Likelihood, Poisson, resolve
-from exempla.oracles.sklearn.losses import AsymmetricLaplace, Huber
-from exempla.oracles.sklearn.unwrap import is_fitted, require_fitted, unwrap
+from exempla.data import as_matrix, is_polars, listing, plain_labels, refuse_data, unpack
+from exempla.errors import ExemplaError, UnfittedModelError
+from exempla.oracles.base import Labels, Oracle, RowExamples
+from exempla.oracles.likelihoods import Likelihood, Poisson, resolve
+
+_STACKED = (
+    "only the final {last} of {name} is explained: its base models are treated as fixed, so the "
+    "effect of training rows on them is not included"
+)
 
 BATCH_BYTES = 64 * 2**20
 """Memory of the factors of one batch, in bytes."""
 MAX_BATCH_ROWS = 4096
 _SMALLEST_TARGET, _LARGEST_TARGET = 1e-150, 1e150
 """Regression targets beyond these have squares that underflow or overflow."""
+
+
+# ---- wrappers around one model
+
+
+def label_codes(classes: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Return the position of each label among the classes.
+
+    Unknown labels stay as they are, so that the label check can name them.
+    """
+    known = {label: code for code, label in enumerate(classes.tolist())}
+    return np.array([known.get(label, label) for label in y.tolist()])
+
+
+@dataclass(frozen=True)
+class _LabelMap:
+    """Convert labels between the user's vocabulary and that of the wrapped model."""
+
+    wrapper: Any
+
+    def inside(self, y: np.ndarray) -> np.ndarray:
+        """Return the user's labels as the wrapped model was given them."""
+        if isinstance(self.wrapper, TransformedTargetRegressor):
+            return self._transformed("transform", np.asarray(y, dtype=np.float64))
+        return label_codes(self.wrapper.classes_, y)
+
+    def outside(self, y: np.ndarray) -> np.ndarray:
+        """Return the wrapped model's predictions in the user's vocabulary."""
+        if isinstance(self.wrapper, TransformedTargetRegressor):
+            return self._transformed("inverse_transform", y)
+        return self.wrapper.classes_[y]
+
+    def _transformed(self, way: str, y: np.ndarray) -> np.ndarray:
+        columns = np.asarray(getattr(self.wrapper.transformer_, way)(y.reshape(len(y), -1)))
+        return columns[:, 0] if columns.shape[1] == 1 else columns
+
+
+@dataclass(frozen=True)
+class _Steps:
+    """Apply transformers one after another (a class, not a closure, so that it can be pickled)."""
+
+    steps: tuple[Any, ...]
+
+    def __call__(self, X: Any) -> Any:
+        try:
+            for step in self.steps:
+                X = step.transform(X)
+            return X
+        except Exception:
+            if not is_polars(X):
+                raise
+            return self(X.to_pandas())  # some steps accept only pandas
+
+
+@dataclass(frozen=True)
+class _Unwrapped:
+    """A model without its wrappers."""
+
+    model: Any
+    """The innermost estimator."""
+    transform: Callable[[Any], Any] | None = None
+    """What happens to X before the model sees it; None: nothing."""
+    labels: _LabelMap | None = None
+    """What happens to y; None: nothing."""
+    note: str = ""
+    """A remark for every explanation, if unwrapping leaves something out."""
+
+
+def unwrap_estimator(model: Any) -> _Unwrapped:
+    """Return the model inside its wrappers, the steps before it, and its label conversion."""
+    before: list[Any] = []
+    labels, note = None, ""
+    while True:
+        if isinstance(model, Pipeline):
+            if len(model.steps) > 1:
+                before.append(model[:-1])
+            model = model.steps[-1][1]
+        elif _is_search(model):
+            model = getattr(model, "best_estimator_", model.estimator)
+        elif isinstance(model, FixedThresholdClassifier | TunedThresholdClassifierCV):
+            name = type(model).__name__
+            note = f"{name} only moves the decision threshold: the model inside is explained"
+            model = getattr(model, "estimator_", model.estimator)
+        elif type(model).__name__ == "FrozenEstimator":
+            model = model.estimator
+        elif isinstance(model, TransformedTargetRegressor):
+            labels = _LabelMap(model) if hasattr(model, "regressor_") else None
+            inner = getattr(model, "regressor_", model.regressor)
+            model = LinearRegression() if inner is None else inner
+        elif isinstance(model, StackingClassifier | StackingRegressor):
+            before.append(model)
+            inner = getattr(model, "final_estimator_", model.final_estimator)
+            if inner is None:
+                regression = isinstance(model, StackingRegressor)
+                inner = RidgeCV() if regression else LogisticRegression()
+            note = _STACKED.format(name=type(model).__name__, last=type(inner).__name__)
+            if isinstance(model, StackingClassifier) and hasattr(model, "classes_"):
+                labels = _LabelMap(model)
+            model = inner
+        else:
+            return _Unwrapped(model, _Steps(tuple(before)) if before else None, labels, note)
+
+
+def _is_search(model: Any) -> bool:
+    # halving searches are importable only as experimental
+    searches = GridSearchCV | RandomizedSearchCV
+    return isinstance(model, searches) or type(model).__name__.startswith("Halving")
+
+
+def require_fitted(model: Any) -> None:
+    """Raise UnfittedModelError if the model, or the search around it, has not been fitted."""
+    searched = _is_search(model) and hasattr(model, "cv_results_")
+    if searched and not hasattr(model, "best_estimator_"):
+        raise UnfittedModelError(
+            f"{type(model).__name__}(refit=False) has no model to explain: use refit=True."
+        )
+    last = unwrap_estimator(model).model
+    known = getattr(last, "is_fitted", None)  # CatBoost has no fitted attributes that end in "_"
+    if (callable(known) and known()) or not hasattr(last, "fit"):  # a library's trained object
+        return
+    try:
+        check_is_fitted(last)
+    except NotFittedError:
+        raise UnfittedModelError(
+            f"{type(last).__name__} is not fitted: call model.fit(X, y) first."
+        ) from None
+
+
+def is_fitted(model: Any) -> bool:
+    """Return True if `require_fitted` accepts the model."""
+    try:
+        require_fitted(model)
+    except UnfittedModelError:
+        return False
+    return True
+
+
+# ---- oracles
 
 
 @dataclass(frozen=True)
@@ -41,14 +195,9 @@ class SklearnExamples(RowExamples):
     is_test: bool = False
     """True for test rows, which some models score differently from training rows."""
     origin: np.ndarray | None = None
-    """Position of each example among the rows that were read; None: the same."""
+    """Position of each example among the rows that were read."""
 
     per_row: ClassVar[tuple[str, ...]] = (*RowExamples.per_row, "origin")
-
-    def take(self, positions: np.ndarray) -> Self:
-        """Return the examples at these positions, in this order."""
-        taken = super().take(positions)
-        return replace(taken, origin=np.asarray(positions)) if self.origin is None else taken
 
     def chunks(self, size: int) -> Iterator[tuple[np.ndarray, Self]]:
         """Yield consecutive positions, `size` at a time, and the examples there, in float64."""
@@ -69,6 +218,10 @@ class FittedOracle(Oracle):
     """True if the model's `fit` takes sample weights."""
     needs_labels = True
     """False for densities p(x)."""
+    classes: np.ndarray | None = None
+    """The labels in the order of their codes; None for a regression."""
+    _n_outputs = 1
+    """Numbers per row that the model puts out."""
     _moved = False
     """True if the parameters are not the model's own (see `at`)."""
     _as_test = False
@@ -81,7 +234,6 @@ class FittedOracle(Oracle):
         parameters: Sequence[str] | None = None,
     ) -> None:
         self.model, self._parameters = model, parameters
-        self.layers: tuple[Layer, ...] = ()
         self._wanted: Likelihood | None = None
         auto = isinstance(likelihood, str) and likelihood == "auto"
         fixed = getattr(type(self), "likelihood", None)
@@ -89,9 +241,8 @@ class FittedOracle(Oracle):
             self._wanted = None if auto else resolve(likelihood)
             self.likelihood = "auto" if self._wanted is None else self._wanted.name
         elif not auto and likelihood != fixed:
-            raise ExemplaError(
-                f"{type(unwrap(model).model).__name__} has its own likelihood: leave it at 'auto'."
-            )
+            name = type(unwrap_estimator(model).model).__name__
+            raise ExemplaError(f"{name} has its own likelihood: leave it at 'auto'.")
         if is_fitted(model):
             self._bind()
 
@@ -145,12 +296,6 @@ class FittedOracle(Oracle):
         """Number of columns of X that the model sees."""
         return int(self._last.n_features_in_)
 
-    @property
-    def classes(self) -> np.ndarray | None:
-        """The labels in the order of their codes; None for a regression."""
-        found = getattr(self._last, "classes_", None)
-        return None if found is None else np.asarray(found)
-
     def _class_weights(self, codes: Any, weights: np.ndarray | None) -> np.ndarray | None:
         """Return the weight of each class in training; None if all are 1."""
         return None
@@ -162,21 +307,11 @@ class FittedOracle(Oracle):
         if self._moved:
             return
         require_fitted(self.model)
-        self._unwrapped = unwrap(self.model)
+        self._unwrapped = unwrap_estimator(self.model)
         self._transform, self._last = self._unwrapped.transform, self._unwrapped.model
+        classes = getattr(self._last, "classes_", None)
+        self.classes = None if classes is None else np.asarray(classes)
         self._inspect(self._last)
-
-    def _agree(self, own: Likelihood) -> Likelihood:
-        """Return the model's own likelihood, or the user's if it only fixes the variance."""
-        wanted = self._wanted
-        if wanted is None or (wanted.discrete and own.discrete):
-            return own
-        if wanted.name != own.name:
-            raise ExemplaError(
-                f"{type(self._last).__name__} was fitted under the {own.name} likelihood, so "
-                f"likelihood={wanted.name!r} would not give its scores: leave it at 'auto'."
-            )
-        return wanted
 
     def _remarks(self, *notes: str) -> tuple[str, ...]:
         """Return the notes of unwrapping and these, each once."""
@@ -264,10 +399,8 @@ class FittedOracle(Oracle):
             )
 
     def _examples(self, X: Any, role: str, **fields: Any) -> Any:
-        made = 0 if self._transform is None else nbytes_of(X)
-        return SklearnExamples(
-            X, made_bytes=made, is_test=self._as_test or role == "test", **fields
-        )
+        fields |= {"is_test": self._as_test or role == "test", "origin": np.arange(X.shape[0])}
+        return SklearnExamples(X, made_bytes=nbytes_of(X) if self._transform else 0, **fields)
 
     # ---- labels
 
@@ -281,14 +414,9 @@ class FittedOracle(Oracle):
             return _encode_numbers(labels, self._n_outputs, family, problems)
         codes = _encode_classes(labels, classes, problems)
         if role == "train" and codes is not None and len(np.unique(codes)) < 2:
-            only = show_values(classes[codes[:1]])
+            only = _show_values(classes[codes[:1]])
             problems.append(f"all labels are {only}: training data need two classes")
         return codes
-
-    @property
-    def _n_outputs(self) -> int:
-        """Numbers per row that the model puts out."""
-        return 1
 
     def _check_labels(self, examples: Any, labels: Labels) -> None:
         if labels == "true" and examples.codes is None and self.needs_labels:
@@ -303,13 +431,13 @@ class FittedOracle(Oracle):
 
     # ---- predictions
 
-    @abstractmethod
     def _batch_rows(self, examples: Any, copies: int = 1) -> int:
         """Return the rows per batch whose factors, `copies` each, stay within BATCH_BYTES."""
+        return 1024
 
-    @abstractmethod
     def _predicted(self, part: Any) -> np.ndarray:
         """Return predictions in the model's own vocabulary."""
+        return np.asarray(self._last.predict(part.X))
 
     @abstractmethod
     def _log_prob(self, part: Any) -> np.ndarray:
@@ -329,74 +457,6 @@ class FittedOracle(Oracle):
         """Return log p(y | x, θ̂) of each example under its given label."""
         self._check_labels(examples, "true")
         return np.concatenate([self._log_prob(part) for _, part in self._batches(examples)])
-
-
-class OutputOracle(FittedOracle):
-    """An oracle whose scores are ∂ log p/∂ outputs times the gradient of the outputs.
-
-    Subclasses compute the outputs of a batch in `_forward` and the factors in `_factors`.
-    """
-
-    family: Likelihood
-    """The likelihood that turns outputs and labels into scores."""
-    _cut = 0.0
-    """Probability below which a class is dropped from the Fisher."""
-
-    @abstractmethod
-    def _forward(self, part: Any) -> tuple[np.ndarray, Any]:
-        """Return the outputs of a batch, and what `_factors` needs."""
-
-    @abstractmethod
-    def _factors(self, state: Any, g: np.ndarray, at: np.ndarray | None) -> tuple[Factors, ...]:
-        """Return the factors of rows with these output gradients, taken at these examples."""
-
-    def _drop_rare_classes(self, drop: bool) -> None:
-        self._cut = CLASS_CUT if drop else 0.0
-        self.fisher_note = f"exact over classes above {CLASS_CUT:g}" if drop else "exact"
-
-    def _fit_family(self, train: Any, advice: str) -> Likelihood:
-        """Return the likelihood with its scale estimated from the training residuals."""
-        parts = [(self._forward(part)[0], part.codes) for _, part in self._batches(train)]
-        outputs, y = (np.concatenate(part) for part in zip(*parts, strict=True))
-        fitted = self.family.fitted(outputs, y, train.weights)
-        in_squares = isinstance(fitted, Gaussian | Huber | AsymmetricLaplace)
-        rounding = 1e-20 * float(np.mean(np.square(y, dtype=np.float64))) if in_squares else 0.0
-        if not fitted.loss_scale > rounding:
-            raise ExemplaError(
-                f"{type(self._last).__name__} fits its training data without any residual, so its "
-                f"scores are all zero: {advice}."
-            )
-        return fitted
-
-    def scores(self, examples: Any, labels: Labels = "true") -> Iterator[ScoreRows]:
-        """Yield one row per example, in order, in batches."""
-        self._check_labels(examples, labels)
-        for positions, part in self._batches(examples):
-            outputs, state = self._forward(part)
-            y = part.codes if labels == "true" else self.family.predict(outputs)
-            g = self.family.score(outputs, y)
-            if part.weights is not None:
-                g = g * part.weights[:, None]
-            yield ScoreRows(positions, self._factors(state, g, None))
-
-    def fisher_rows(self, examples: Any) -> Iterator[ScoreRows]:
-        """Yield rows whose outer products sum to each example's Fisher, in batches."""
-        for positions, part in self._batches(examples, self._n_outputs):
-            outputs, state = self._forward(part)
-            at, root = self.family.curvature_root(outputs, part.codes, self._cut)
-            if part.weights is not None:
-                root = root * np.sqrt(part.weights[at])[:, None]
-            counted = None
-            if not self._cut:
-                counted = len(self.family.curvature_root(outputs, part.codes, CLASS_CUT)[0])
-            yield ScoreRows(positions[at], self._factors(state, root, at), counted)
-
-    def _predicted(self, part: Any) -> np.ndarray:
-        found = self.family.predict(self._forward(part)[0])
-        return found if self.classes is None else self.classes[found]
-
-    def _log_prob(self, part: Any) -> np.ndarray:
-        return self.family.log_prob(self._forward(part)[0], part.codes)
 
 
 def keep_layers(names: list[str], wanted: Sequence[str] | str | None) -> list[int]:
@@ -441,15 +501,15 @@ def _encode_classes(y: np.ndarray, classes: np.ndarray, problems: list[str]) -> 
     unseen = [label for label in values if label not in known]
     if unseen:
         problems.append(
-            f"y holds labels the model never saw: {show_values(unseen)}; it knows "
-            f"{show_values(classes)}"
+            f"y holds labels the model never saw: {_show_values(unseen)}; it knows "
+            f"{_show_values(classes)}"
         )
     if np.any(given < 0) or unseen:
         return None
     return np.array([known[label] for label in values], dtype=np.int64)[given]
 
 
-def show_values(values: Any, show: int = 10) -> str:
+def _show_values(values: Any, show: int = 10) -> str:
     """Format values for a message, without NumPy's type names."""
     plain = [v.item() if isinstance(v, np.generic) else v for v in list(values)[:show]]
     more = len(values) - show

@@ -44,8 +44,7 @@ from sklearn.naive_bayes import BernoulliNB, GaussianNB, MultinomialNB
 
 from exempla.arrays import is_sparse
 from exempla.errors import ExemplaError
-from exempla.oracles.base import CLASS_CUT, Labels, Layer, ScoreRows
-from exempla.oracles.factors import Factors
+from exempla.oracles.base import CLASS_CUT, Factors, Labels, Layer, ScoreRows
 from exempla.oracles.sklearn.base import (
     BATCH_BYTES,
     MAX_BATCH_ROWS,
@@ -54,7 +53,7 @@ from exempla.oracles.sklearn.base import (
     keep_layers,
 )
 
-MAX_CLOSED_FORM = 4096
+_MAX_CLOSED_FORM = 4096
 """Parameters up to which the Fisher of p(x, y) is used in closed form."""
 DRAWS = 4
 """Points drawn from a mixture for each example, to estimate its Fisher."""
@@ -138,10 +137,7 @@ class GenerativeOracle(FittedOracle):
 
     likelihood = "generative"
     fisher_note = "exact: the closed form of p(x, y)"
-
-    @property
-    def implicit_penalty(self) -> float | None:
-        return 0.0  # fitted in closed form, at its optimum: there is nothing to damp
+    implicit_penalty = 0.0  # fitted in closed form, at its optimum: there is nothing to damp
 
     def _inspect(self, model: Any) -> None:
         self.takes_weights = isinstance(model, GaussianNB | MultinomialNB | BernoulliNB)
@@ -155,20 +151,24 @@ class GenerativeOracle(FittedOracle):
         self._density, prior, self._fitted_prior = _read(self._last, train)
         self._log_prior = np.log(np.asarray(prior, dtype=np.float64))
         self._set_layers()
-        if self.n_parameters > MAX_CLOSED_FORM:
+        if self.n_parameters > _MAX_CLOSED_FORM:
             self.fisher_note = f"exact over classes above {CLASS_CUT:g}, at the examples' own x"
 
     def _set_layers(self) -> None:
         names = [*(["weights"] if self._fitted_prior else []), *self._density.names]
         self._kept = keep_layers(names, self._parameters)
         none = np.zeros((1, len(self._log_prior)))
-        blocks = self._blocks_of(np.zeros((1, self.n_features)), none, none)
+        blocks = self._blocks_of(np.zeros((1, self.n_features)), none)
         self.layers = tuple(Layer(names[i], 1, blocks[i].shape[1], np.zeros(1)) for i in self._kept)
 
-    def _blocks_of(self, X: Any, r: np.ndarray, prior: np.ndarray) -> list[np.ndarray]:
-        """Return the blocks of all layers; the class weights come first, if they were estimated."""
+    def _blocks_of(self, X: Any, r: np.ndarray, total: float = 1.0) -> list[np.ndarray]:
+        """Return the blocks of all layers; the class weights come first, if they were estimated.
+
+        `total` is Σ_k r_k, which rounding would spoil where r is tiny.
+        """
         blocks = self._density.blocks(X, r)
-        return [prior, *blocks] if self._fitted_prior else blocks
+        # d log π_k / d logits is e_k − π
+        return [r - total * np.exp(self._log_prior), *blocks] if self._fitted_prior else blocks
 
     def _batch_rows(self, examples: Any, copies: int = 1) -> int:
         # three arrays as wide as the scores or X
@@ -179,12 +179,11 @@ class GenerativeOracle(FittedOracle):
         """Return log p(k | x), up to a constant per row."""
         return np.asarray(self._last.predict_log_proba(X), dtype=np.float64)
 
-    def _mixing(self, part: SklearnExamples, labels: Labels) -> tuple[np.ndarray, np.ndarray]:
-        """Return r, and the block of the class weights."""
+    def _mixing(self, part: SklearnExamples, labels: Labels) -> tuple[np.ndarray, float]:
+        """Return r and its sum: one for a training row, zero for a test row."""
         p = np.exp(self._log_posterior(part.X))
         hot = np.eye(p.shape[1])[part.codes if labels == "true" else p.argmax(axis=1)]
-        # d log π_k / d logits is e_k − π, and the r of a test row sum to zero
-        return (hot - p, hot - p) if part.is_test else (hot, hot - np.exp(self._log_prior))
+        return (hot - p, 0.0) if part.is_test else (hot, 1.0)
 
     def scores(self, examples: SklearnExamples, labels: Labels = "true") -> Iterator[ScoreRows]:
         """Yield ∇ log p of each example; training and test rows of a classifier differ."""
@@ -202,10 +201,10 @@ class GenerativeOracle(FittedOracle):
     def fisher_rows(self, examples: SklearnExamples) -> Iterator[ScoreRows]:
         """Yield the rows of the closed form, distributed over the examples.
 
-        Beyond MAX_CLOSED_FORM parameters it would have too many rows: then the expectation over the
-        model's labels is computed at the examples themselves.
+        Beyond _MAX_CLOSED_FORM parameters it would have too many rows: then the expectation over
+        the model's labels is computed at the examples themselves.
         """
-        if self.n_parameters > MAX_CLOSED_FORM:
+        if self.n_parameters > _MAX_CLOSED_FORM:
             yield from self._expected_rows(examples)
             return
         pi = np.exp(self._log_prior)
@@ -231,16 +230,11 @@ class GenerativeOracle(FittedOracle):
         for positions, part in self._batches(examples):
             p = np.exp(self._log_posterior(part.X))
             rows, classes = np.nonzero(p > CLASS_CUT)
-            hot = np.eye(p.shape[1])[classes]
             weights = np.sqrt(p[rows, classes])
             if part.weights is not None:
                 weights = weights * np.sqrt(part.weights[rows])
-            blocks = self._blocks_of(part.X[rows], hot, hot - np.exp(self._log_prior))
+            blocks = self._blocks_of(part.X[rows], np.eye(p.shape[1])[classes])
             yield self._rows(positions[rows], blocks, weights)
-
-    def _predicted(self, part: SklearnExamples) -> np.ndarray:
-        found = self._log_posterior(part.X).argmax(axis=1)
-        return found if self.classes is None else self.classes[found]
 
     def _log_prob(self, part: SklearnExamples) -> np.ndarray:
         log_p = self._log_posterior(part.X)
@@ -324,10 +318,7 @@ class MixtureOracle(GenerativeOracle):
     fisher_note = f"sampled: {DRAWS} points of the mixture per example, seed 0"
     takes_weights = needs_labels = False
     dense_only = _fitted_prior = True
-
-    @property
-    def implicit_penalty(self) -> float | None:
-        return None
+    implicit_penalty = None
 
     def _inspect(self, model: Any) -> None:
         means = np.asarray(model.means_, dtype=np.float64)
@@ -346,12 +337,8 @@ class MixtureOracle(GenerativeOracle):
     def _learn(self, train: SklearnExamples, mean_weight: float) -> None:
         pass  # everything is known from the model
 
-    def _mixing(self, part: SklearnExamples, labels: Labels) -> tuple[np.ndarray, np.ndarray]:
-        return self._responsibilities(part.X)
-
-    def _responsibilities(self, X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        r = softmax(self._log_posterior(X), axis=1)
-        return r, r - np.exp(self._log_prior)
+    def _mixing(self, part: SklearnExamples, labels: Labels) -> tuple[np.ndarray, float]:
+        return softmax(self._log_posterior(part.X), axis=1), 1.0
 
     def fisher_rows(self, examples: SklearnExamples) -> Iterator[ScoreRows]:
         """Yield scores at points drawn from the mixture."""
@@ -360,7 +347,7 @@ class MixtureOracle(GenerativeOracle):
         for start in range(0, len(positions), size):
             at = positions[start : start + size]
             X = self._draw(len(at), rng)
-            blocks = self._blocks_of(X, *self._responsibilities(X))
+            blocks = self._blocks_of(X, softmax(self._log_posterior(X), axis=1))
             yield self._rows(at, blocks, np.full(len(at), DRAWS**-0.5))
 
     def _log_prob(self, part: SklearnExamples) -> np.ndarray:

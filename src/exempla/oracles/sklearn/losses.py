@@ -21,7 +21,7 @@ from scipy.special import erf, expit, gammaln, xlogy
 from exempla.errors import UnsupportedModelError
 from exempla.oracles.likelihoods import Likelihood, known
 
-CORNER = 0.1
+_CORNER = 0.1
 """Width over which a corner is rounded: in margin units, or relative to a tube's mean error."""
 
 
@@ -265,7 +265,7 @@ class Margin(_Loss):
     def _derivatives(self, outputs: np.ndarray, y: np.ndarray) -> tuple[Any, ...]:
         signs = self.signs[y]
         z = 1 - signs * outputs
-        value, slope, bend = _ramp(z, CORNER if self.loss == "hinge" else None)
+        value, slope, bend = _ramp(z, _CORNER if self.loss == "hinge" else None)
         if self.loss == "modified_huber":  # continues as a straight line
             value, slope, bend = np.where(
                 z > 2, (4 * z - 4, 4 + 0 * z, 0 * z), (value, slope, bend)
@@ -285,7 +285,7 @@ class Tube(_Loss):
     epsilon: float
     squared: bool = False
     corner: float | None = None
-    """Width of the rounded corners: CORNER × the mean absolute error (at least ε)."""
+    """Width of the rounded corners: _CORNER × the mean absolute error (at least ε)."""
     name = "tube"
     discrete = False
 
@@ -298,7 +298,7 @@ class Tube(_Loss):
         if self.squared or self.corner is not None:
             return self
         error = float(np.average(np.abs(_flat(y) - outputs[:, 0]), weights=weights))
-        return replace(self, corner=CORNER * max(error, self.epsilon))
+        return replace(self, corner=_CORNER * max(error, self.epsilon))
 
     def _derivatives(self, outputs: np.ndarray, y: np.ndarray) -> tuple[Any, ...]:
         corner = None if self.squared else known(self.corner, self.name)

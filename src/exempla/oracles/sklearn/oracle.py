@@ -1,11 +1,12 @@
 """Scores of models that are dense layers under a likelihood: linear models, kernels, perceptrons.
 
-`DenseModel` describes a fitted model: its layers, likelihood and penalty. It goes forward to the
-outputs and backward to the factors (a, g) of every layer; a linear model has one layer, and CSR
-inputs stay CSR. Every penalty is brought to one form: the mean over the n rows of w_i·(−log p_i),
-plus Σ λ/2·v² over the weights v. At a fitted optimum therefore Σ_i w_i s_i = n·λ·v, which the tests
-check. `_READERS` maps each class of estimators to the short function that reads it; those of kernel
-machines are in `kernels.py`.
+`OutputOracle` scores models whose outputs feed a likelihood: ∂ log p/∂ outputs times the gradient
+of the outputs. `DenseModel` describes a fitted model: its layers, likelihood and penalty. It goes
+forward to the outputs and backward to the factors (a, g) of every layer; a linear model has one
+layer, and CSR inputs stay CSR. Every penalty is brought to one form: the mean over the n rows of
+w_i·(−log p_i), plus Σ λ/2·v² over the weights v. At a fitted optimum therefore
+Σ_i w_i s_i = n·λ·v, which the tests check. `_READERS` maps each class of estimators to the short
+function that reads it; those of kernel machines are in `instance_based.py`.
 
 `SklearnOracle.layers` carries the penalty, which depends on the number of training rows and, for
 least squares, on the residual variance. It is correct once `read(data, role="train")` has returned.
@@ -15,7 +16,8 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
@@ -23,12 +25,12 @@ from typing import Any, Literal
 import numpy as np
 import scipy.sparse as sp
 from scipy.special import expit
+from sklearn.linear_model import LogisticRegression
 from sklearn.utils.class_weight import compute_class_weight
 
 from exempla.arrays import Array, is_sparse
-from exempla.errors import ExemplaWarning, UnsupportedModelError
-from exempla.oracles.base import Layer
-from exempla.oracles.factors import Factors
+from exempla.errors import ExemplaError, ExemplaWarning, UnsupportedModelError
+from exempla.oracles.base import CLASS_CUT, Factors, Labels, Layer, ScoreRows
 from exempla.oracles.likelihoods import (
     Bernoulli,
     Categorical,
@@ -40,14 +42,12 @@ from exempla.oracles.likelihoods import (
 from exempla.oracles.sklearn.base import (
     BATCH_BYTES,
     MAX_BATCH_ROWS,
-    OutputOracle,
+    FittedOracle,
     SklearnExamples,
     class_weights,
     keep_layers,
 )
-from exempla.oracles.sklearn.losses import Huber, Margin, Tube, Tweedie
-
-__all__ = ["DenseModel", "SklearnOracle", "read_dense"]
+from exempla.oracles.sklearn.losses import AsymmetricLaplace, Huber, Margin, Tube, Tweedie
 
 _ACTIVATIONS: dict[str, tuple[Callable, Callable]] = {
     # φ(z), and φ′(z) written in h = φ(z)
@@ -62,12 +62,13 @@ _ACTIVATIONS: dict[str, tuple[Callable, Callable]] = {
 class DenseModel:
     """outputs = W_L φ(… φ(W_1 x + b_1) …) + b_L under a likelihood, with a penalty."""
 
-    weights: tuple[np.ndarray, ...]
-    """One (d_out, d_in) matrix per layer."""
-    biases: tuple[np.ndarray | None, ...]
+    blocks: tuple[np.ndarray, ...]
+    """One (d_in, d_out) matrix per layer."""
+    bias: bool
+    """True if the last row of every matrix is the bias, whose input is 1."""
     likelihood: Likelihood
-    penalty: float
-    """penalty/2·v² on every weight v is added to the losses."""
+    penalty: float | np.ndarray
+    """penalty/2·v² on every weight v is added to the losses; an array has one per input column."""
     added_to: Literal["sum", "mean", "weighted mean"] = "sum"
     """What the penalty is added to: the sum or a mean of the losses."""
     batch: int | None = None
@@ -79,14 +80,8 @@ class DenseModel:
     """Columns of x, if there is such a transformation."""
     offset: float = 0.0
     """A constant added to the outputs; not a parameter."""
-    classes: np.ndarray | None = None
-    class_weight: dict | str | None = None
-    balanced_by_weight: bool = False
-    """True if class_weight="balanced" counts examples by their weight."""
     intercept_penalty: float = 0.0
     """λ of the intercept, as a multiple of that of the weights."""
-    column_penalty: np.ndarray | None = None
-    """λ of each input column, as a multiple of the common one; None: all equal."""
     note: str = ""
     """A remark for every explanation: approximations, and what is left out."""
     with_training: Callable[[Any], DenseModel] | None = None
@@ -94,35 +89,29 @@ class DenseModel:
 
     @property
     def n_features(self) -> int:
-        return self.weights[0].shape[1] if self.n_inputs is None else self.n_inputs
-
-    @property
-    def shapes(self) -> list[tuple[int, int]]:
-        """(d_in, d_out) of each layer, with the bias as an additional input."""
-        pairs = zip(self.weights, self.biases, strict=True)
-        return [(W.shape[1] + (b is not None), W.shape[0]) for W, b in pairs]
+        return len(self.blocks[0]) - self.bias if self.n_inputs is None else self.n_inputs
 
     def forward(self, X: Array) -> tuple[list[Array], np.ndarray]:
         """Return the inputs of every layer (with a column of ones for a bias), and the outputs."""
         phi = _ACTIVATIONS[self.activation][0]
         inputs, z = [], X if self.first is None else self.first(X)
-        for depth, (W, b) in enumerate(zip(self.weights, self.biases, strict=True)):
+        for depth, block in enumerate(self.blocks):
             h = z if depth == 0 else phi(z)
-            inputs.append(h if b is None else _with_ones(h))
-            z = h @ W.T if b is None else h @ W.T + b
+            inputs.append(_with_ones(h) if self.bias else h)
+            z = inputs[-1] @ block
         return inputs, z + self.offset if self.offset else z
 
     def backward(self, inputs: list[Array], g: np.ndarray) -> tuple[Factors, ...]:
         """Return the factors of every layer, given ∂ log p / ∂ outputs."""
         slope = _ACTIVATIONS[self.activation][1]
         factors: list[Factors] = [Factors(inputs[-1], g)]
-        for depth in range(len(self.weights) - 1, 0, -1):
-            h = inputs[depth][:, : self.weights[depth].shape[1]]
-            g = (g @ self.weights[depth]) * slope(h)
+        for depth in range(len(self.blocks) - 1, 0, -1):
+            width = len(self.blocks[depth]) - self.bias
+            g = (g @ self.blocks[depth][:width].T) * slope(inputs[depth][:, :width])
             factors.append(Factors(inputs[depth - 1], g))
         return tuple(reversed(factors))
 
-    def penalty_per_row(self, n: int, mean_weight: float) -> float:
+    def penalty_per_row(self, n: int, mean_weight: float) -> float | np.ndarray:
         """Return λ relative to the mean of w_i·loss_i over n rows, before any loss scale."""
         if self.added_to == "sum":
             return self.penalty / min(n, self.batch or n)
@@ -138,6 +127,85 @@ def _with_ones(X: Array) -> Array:
     return np.hstack([X, ones])
 
 
+class OutputOracle(FittedOracle):
+    """An oracle whose scores are ∂ log p/∂ outputs times the gradient of the outputs.
+
+    Subclasses compute the outputs of a batch in `_forward` and the factors in `_factors`.
+    """
+
+    family: Likelihood
+    """The likelihood that turns outputs and labels into scores."""
+    _cut = 0.0
+    """Probability below which a class is dropped from the Fisher."""
+
+    @abstractmethod
+    def _forward(self, part: Any) -> tuple[np.ndarray, Any]:
+        """Return the outputs of a batch, and what `_factors` needs."""
+
+    @abstractmethod
+    def _factors(self, state: Any, g: np.ndarray, at: np.ndarray | None) -> tuple[Factors, ...]:
+        """Return the factors of rows with these output gradients, taken at these examples."""
+
+    def _set_family(self, own: Likelihood) -> None:
+        """Use the model's own likelihood, or the user's if it only fixes the variance."""
+        wanted = self._wanted
+        self.family = own if wanted is None or (wanted.discrete and own.discrete) else wanted
+        if self.family.name != own.name:
+            raise ExemplaError(
+                f"{type(self._last).__name__} was fitted under the {own.name} likelihood, so "
+                f"likelihood={self.family.name!r} would not give its scores: leave it at 'auto'."
+            )
+        self.likelihood = self.family.name
+
+    def _drop_rare_classes(self, drop: bool) -> None:
+        self._cut = CLASS_CUT if drop else 0.0
+        self.fisher_note = f"exact over classes above {CLASS_CUT:g}" if drop else "exact"
+
+    def _fit_family(self, train: Any, advice: str) -> Likelihood:
+        """Return the likelihood with its scale estimated from the training residuals."""
+        parts = [(self._forward(part)[0], part.codes) for _, part in self._batches(train)]
+        outputs, y = (np.concatenate(part) for part in zip(*parts, strict=True))
+        fitted = self.family.fitted(outputs, y, train.weights)
+        in_squares = isinstance(fitted, Gaussian | Huber | AsymmetricLaplace)
+        rounding = 1e-20 * float(np.mean(np.square(y, dtype=np.float64))) if in_squares else 0.0
+        if not fitted.loss_scale > rounding:
+            raise ExemplaError(
+                f"{type(self._last).__name__} fits its training data without any residual, so its "
+                f"scores are all zero: {advice}."
+            )
+        return fitted
+
+    def scores(self, examples: Any, labels: Labels = "true") -> Iterator[ScoreRows]:
+        """Yield one row per example, in order, in batches."""
+        self._check_labels(examples, labels)
+        for positions, part in self._batches(examples):
+            outputs, state = self._forward(part)
+            y = part.codes if labels == "true" else self.family.predict(outputs)
+            g = self.family.score(outputs, y)
+            if part.weights is not None:
+                g = g * part.weights[:, None]
+            yield ScoreRows(positions, self._factors(state, g, None))
+
+    def fisher_rows(self, examples: Any) -> Iterator[ScoreRows]:
+        """Yield rows whose outer products sum to each example's Fisher, in batches."""
+        for positions, part in self._batches(examples, self._n_outputs):
+            outputs, state = self._forward(part)
+            at, root = self.family.curvature_root(outputs, part.codes, self._cut)
+            if part.weights is not None:
+                root = root * np.sqrt(part.weights[at])[:, None]
+            counted = None
+            if not self._cut:
+                counted = len(self.family.curvature_root(outputs, part.codes, CLASS_CUT)[0])
+            yield ScoreRows(positions[at], self._factors(state, root, at), counted)
+
+    def _predicted(self, part: Any) -> np.ndarray:
+        found = self.family.predict(self._forward(part)[0])
+        return found if self.classes is None else self.classes[found]
+
+    def _log_prob(self, part: Any) -> np.ndarray:
+        return self.family.log_prob(self._forward(part)[0], part.codes)
+
+
 class SklearnOracle(OutputOracle):
     """Scores of a model that is a stack of dense layers under a likelihood.
 
@@ -146,10 +214,9 @@ class SklearnOracle(OutputOracle):
     """
 
     def _inspect(self, model: Any) -> None:
-        self._dense = read_dense(model)
-        self.family = self._agree(self._dense.likelihood)
-        self.likelihood = self.family.name
-        depth = len(self._dense.weights)
+        self._dense = _read(model)
+        self._set_family(self._dense.likelihood)
+        depth, self._n_outputs = len(self._dense.blocks), self._dense.blocks[-1].shape[1]
         self._names = ["coef"] if depth == 1 else [f"layer{i}" for i in range(depth)]
         self._kept = keep_layers(self._names, self._parameters)
         # a linear model's Fisher is its Hessian and stays exact; a network's drops rare classes
@@ -170,37 +237,37 @@ class SklearnOracle(OutputOracle):
         """Number of columns of X that the model sees."""
         return self._dense.n_features
 
-    @property
-    def classes(self) -> np.ndarray | None:
-        return self._dense.classes
-
-    @property
-    def _n_outputs(self) -> int:
-        return self._dense.weights[-1].shape[0]
-
     # ---- parameters
 
     def _blocks(self) -> list[np.ndarray]:
-        pairs = [(self._dense.weights[i].T, self._dense.biases[i]) for i in self._kept]
-        return [W if b is None else np.vstack([W, b]) for W, b in pairs]
+        return [self._dense.blocks[i] for i in self._kept]
 
     def _set_blocks(self, blocks: list[np.ndarray]) -> None:
-        weights, biases = list(self._dense.weights), list(self._dense.biases)
-        for i, block in zip(self._kept, blocks, strict=True):
-            if biases[i] is not None:
-                block, biases[i] = block[:-1], block[-1]
-            weights[i] = block.T
-        self._dense = replace(self._dense, weights=tuple(weights), biases=tuple(biases))
+        moved = dict(zip(self._kept, blocks, strict=True))
+        every = (moved.get(i, block) for i, block in enumerate(self._dense.blocks))
+        self._dense = replace(self._dense, blocks=tuple(every))
 
     @property
     def theta_squares(self) -> list[tuple[int, float]]:
         return [(block.size, float(np.vdot(block, block))) for block in self._blocks()]
 
+    def penalty_rows(self) -> ScoreRows | None:
+        """Return the penalty's gradient, one row per output: column o of a block, against e_o."""
+        if not any(layer.penalty.any() for layer in self.layers):
+            return None
+        factors, first, total = [], 0, sum(layer.d_out for layer in self.layers)
+        for layer, block in zip(self.layers, self._blocks(), strict=True):
+            g = np.eye(total)[:, first : first + layer.d_out]
+            factors.append(Factors(g @ (layer.penalty[:, None] * block).T, g))
+            first += layer.d_out
+        return ScoreRows(np.full(total, -1), tuple(factors))
+
     # ---- reading
 
     def _class_weights(self, codes: Any, weights: np.ndarray | None) -> np.ndarray | None:
-        counted = weights if self._dense.balanced_by_weight else None
-        return class_weights(self._dense.class_weight, self.classes, codes, counted)
+        by_weight = _BALANCED_BY_WEIGHT and isinstance(self._last, LogisticRegression)
+        given = getattr(self._last, "class_weight", None)
+        return class_weights(given, self.classes, codes, weights if by_weight else None)
 
     def _learn(self, train: SklearnExamples, mean_weight: float) -> None:
         """Estimate the likelihood's scale and express the penalty as λ of the mean loss."""
@@ -213,11 +280,10 @@ class SklearnOracle(OutputOracle):
         # −log p is the model's loss divided by loss_scale (σ² for squares), and so is its penalty
         lam = dense.penalty_per_row(len(train), mean_weight) / self.family.loss_scale
         for i in self._kept:
-            d_in, d_out = dense.shapes[i]
-            penalty = np.full(d_in, lam)
-            if dense.column_penalty is not None:
-                penalty[: len(dense.column_penalty)] *= dense.column_penalty
-            if dense.biases[i] is not None:
+            d_in, d_out = dense.blocks[i].shape
+            penalty = np.zeros(d_in)
+            penalty[: d_in - dense.bias] = lam
+            if dense.bias and dense.intercept_penalty:
                 penalty[-1] = lam * dense.intercept_penalty
             layers.append(Layer(self._names[i], d_in, d_out, penalty))
         self.layers = tuple(layers)
@@ -235,7 +301,7 @@ class SklearnOracle(OutputOracle):
         return tuple(factors[i] for i in self._kept)
 
     def _batch_rows(self, examples: SklearnExamples, copies: int = 1) -> int:
-        width = sum(d_in + d_out for d_in, d_out in self._dense.shapes)
+        width = sum(sum(block.shape) for block in self._dense.blocks)
         if is_sparse(examples.X):
             width += examples.X.nnz // max(1, len(examples)) - self._dense.n_features
         return int(np.clip(BATCH_BYTES // (8 * copies * max(1, width)), 1, MAX_BATCH_ROWS))
@@ -252,31 +318,27 @@ _LOSS_NOTE = (
 )
 
 
-def read_dense(model: Any) -> DenseModel:
+def _read(model: Any) -> DenseModel:
     """Read a fitted model as dense layers under a likelihood."""
     # the nearest ancestor that has a reader
     known = next((kind.__name__ for kind in type(model).__mro__ if kind.__name__ in _READERS), None)
     if known is not None:
         return _READERS[known](model)
-    from exempla.oracles.sklearn.kernels import read_kernel
+    from exempla.oracles.sklearn.instance_based import read_kernel
 
     return read_kernel(model)
 
 
-def _linear(model: Any, likelihood: Likelihood, penalty: float, **fields: Any) -> DenseModel:
+def _linear(model: Any, likelihood: Likelihood, penalty: Any, **fields: Any) -> DenseModel:
     """Return coef_ and intercept_ as a model of one layer."""
     # copy, because some models are refitted in place
-    W = np.atleast_2d(np.array(model.coef_, dtype=np.float64))
-    bias = None
+    block = np.atleast_2d(np.array(model.coef_, dtype=np.float64)).T
     if model.fit_intercept:
-        b = np.array(model.intercept_, dtype=np.float64)
-        bias = np.broadcast_to(b.reshape(-1), (W.shape[0],))
-    if hasattr(model, "classes_"):
-        fields |= {"classes": model.classes_, "class_weight": model.class_weight}
+        block = np.vstack([block, np.broadcast_to(np.ravel(model.intercept_), block.shape[1])])
     if getattr(model, "solver", "liblinear") == "liblinear" and hasattr(model, "intercept_scaling"):
         # liblinear appends a constant feature of this value and penalises its weight b / scaling
         fields["intercept_penalty"] = 1 / float(model.intercept_scaling) ** 2
-    return DenseModel((W,), (bias,), likelihood, penalty, **fields)
+    return DenseModel((block,), model.fit_intercept, likelihood, penalty, **fields)
 
 
 # ---- classifiers
@@ -294,12 +356,7 @@ def _logistic(model: Any) -> DenseModel:
         model.solver == "liblinear" and multi_class != "multinomial"
     )
     several: Likelihood = OneVsRest() if one_vs_rest else Categorical()
-    return _linear(
-        model,
-        Bernoulli() if two else several,
-        _logistic_penalty(model),
-        balanced_by_weight=_BALANCED_BY_WEIGHT,
-    )
+    return _linear(model, Bernoulli() if two else several, _logistic_penalty(model))
 
 
 def _logistic_penalty(model: Any) -> float:
@@ -370,29 +427,33 @@ def _lasso(model: Any) -> DenseModel:
     """Minimises mean(r²)/2 + α·(ρ‖w‖₁ + (1 − ρ)‖w‖²/2), smooth in the nonzero coefficients."""
     alpha = float(getattr(model, "alpha_", getattr(model, "alpha", 0.0)))
     ratio = float(getattr(model, "l1_ratio_", getattr(model, "l1_ratio", 1.0)))
-    return _active(model, Gaussian(), alpha * (1 - ratio), added_to="weighted mean")[0]
+    return _active(model, Gaussian(), alpha * (1 - ratio), added_to="weighted mean")
 
 
-def _active(model: Any, *args: Any, **fields: Any) -> tuple[DenseModel, np.ndarray]:
-    """Return the model restricted to columns with a nonzero coefficient, and these columns."""
+def _active(model: Any, *args: Any, **fields: Any) -> DenseModel:
+    """Return the model restricted to columns with a nonzero coefficient."""
     whole, name = _linear(model, *args, **fields), type(model).__name__
-    W, bias = whole.weights[0], whole.biases[0]
-    if len(W) > 1:
+    block, n_features = whole.blocks[0], whole.n_features
+    if block.shape[1] > 1:
         raise UnsupportedModelError(
             f"{name} has several outputs: use MultiOutputRegressor({name}())."
         )
-    columns = np.flatnonzero(W[0])
-    if not len(columns) and bias is None:
+    columns = np.flatnonzero(block[:n_features])
+    if not len(columns) and not whole.bias:
         raise UnsupportedModelError(
             f"{name} set every coefficient to zero, so nothing has influence: use a smaller alpha."
         )
     note = (
-        f"{name}: only the {len(columns)} nonzero of {W.shape[1]} coefficients are scored; the "
+        f"{name}: only the {len(columns)} nonzero of {n_features} coefficients are scored; the "
         "L1 penalty keeps the others at zero"
     )
     first = partial(_take_columns, columns=columns)
-    kept = replace(whole, weights=(W[:, columns],), first=first, n_inputs=W.shape[1], note=note)
-    return kept, columns
+    block = np.concatenate([block[columns], block[n_features:]])
+    penalty = whole.penalty
+    penalty = penalty[columns] if isinstance(penalty, np.ndarray) else penalty
+    return replace(
+        whole, blocks=(block,), penalty=penalty, first=first, n_inputs=n_features, note=note
+    )
 
 
 def _take_columns(X: Array, columns: np.ndarray) -> Array:
@@ -406,15 +467,12 @@ def _bayesian_ridge(model: Any) -> DenseModel:
 
 
 def _ard(model: Any) -> DenseModel:
-    noise, each = 1 / float(model.alpha_), np.asarray(model.lambda_, dtype=np.float64)
-    kept, columns = _active(model, Gaussian(noise), noise)
-    return replace(kept, column_penalty=each[columns])
+    noise = 1 / float(model.alpha_)
+    return _active(model, Gaussian(noise), noise * np.asarray(model.lambda_, dtype=np.float64))
 
 
-def _tweedie(model: Any) -> DenseModel:
+def _tweedie(model: Any, power: float | None = None) -> DenseModel:
     """Also the Poisson and Gamma regressions, which are Tweedie models of power 1 and 2."""
-    fixed = {"PoissonRegressor": 1.0, "GammaRegressor": 2.0}
-    power = next((fixed[k.__name__] for k in type(model).__mro__ if k.__name__ in fixed), None)
     power = float(model.power) if power is None else power
     link = getattr(model, "link", "log")
     if link == "auto":
@@ -456,16 +514,15 @@ def _linear_svr(model: Any) -> DenseModel:
 
 
 def _mlp(model: Any) -> DenseModel:
-    W = tuple(np.array(one, dtype=np.float64).T for one in model.coefs_)
-    b = tuple(np.array(one, dtype=np.float64) for one in model.intercepts_)
-    classes = getattr(model, "classes_", None)
-    if classes is None:
+    pairs = zip(model.coefs_, model.intercepts_, strict=True)
+    blocks = tuple(np.vstack(pair, dtype=np.float64) for pair in pairs)
+    if not hasattr(model, "classes_"):
         counts = getattr(model, "loss", "squared_error") == "poisson"
         likelihood: Likelihood = Poisson() if counts else Gaussian()
     else:
         logistic = model.out_activation_ == "logistic"
         likelihood = Bernoulli() if logistic else Categorical()
-        if logistic and len(W[-1]) > 1:
+        if logistic and blocks[-1].shape[1] > 1:
             raise UnsupportedModelError(
                 "MLPClassifier was fitted on multilabel data: fit one model per label."
             )
@@ -474,7 +531,7 @@ def _mlp(model: Any) -> DenseModel:
     batch = 200 if model.batch_size == "auto" else int(model.batch_size)
     batch = None if model.solver == "lbfgs" else batch
     return DenseModel(
-        W, b, likelihood, model.alpha, batch=batch, activation=model.activation, classes=classes
+        blocks, True, likelihood, model.alpha, batch=batch, activation=model.activation
     )
 
 
@@ -489,7 +546,9 @@ _READERS: dict[str, Callable[[Any], DenseModel]] = {
         "ElasticNet ElasticNetCV LassoCV LassoLars LassoLarsCV LassoLarsIC": _lasso,
         "BayesianRidge": _bayesian_ridge,
         "ARDRegression": _ard,
-        "PoissonRegressor GammaRegressor TweedieRegressor": _tweedie,
+        "PoissonRegressor": partial(_tweedie, power=1.0),
+        "GammaRegressor": partial(_tweedie, power=2.0),
+        "TweedieRegressor": _tweedie,
         "HuberRegressor": _huber,
         "SGDRegressor": _sgd_regressor,
         "LinearSVR": _linear_svr,

@@ -31,11 +31,9 @@ from sklearn.multioutput import ClassifierChain, RegressorChain
 from exempla.arrays import is_sparse
 from exempla.data import as_matrix, n_rows
 from exempla.errors import ExemplaError, UnsupportedModelError
-from exempla.oracles.base import Examples, Labels, Oracle, RowExamples, ScoreRows
-from exempla.oracles.factors import Factors
+from exempla.oracles.base import Examples, Factors, Labels, Oracle, RowExamples, ScoreRows
 from exempla.oracles.likelihoods import Gaussian
-from exempla.oracles.sklearn.base import FittedOracle
-from exempla.oracles.sklearn.unwrap import label_codes, unwrap
+from exempla.oracles.sklearn.base import FittedOracle, label_codes, unwrap_estimator
 
 
 @dataclass(frozen=True)
@@ -205,7 +203,7 @@ class WrapperOracle(FittedOracle):
                 "A wrapper around several models is scored as a whole, each part under its own "
                 "likelihood: leave likelihood and parameters at their defaults."
             )
-        last = unwrap(model).model
+        last = unwrap_estimator(model).model
         if isinstance(last, VotingClassifier) and last.voting != "soft":
             raise UnsupportedModelError(
                 "VotingClassifier(voting='hard') gives labels no probability: use voting='soft'."
@@ -275,6 +273,8 @@ class WrapperOracle(FittedOracle):
             next(iter(oracle.scores(part.take(np.arange(1))))).factors
             for oracle, part in zip(self._oracles, train.parts, strict=True)
         ]
+        known: list[Any] = [oracle.implicit_penalty for oracle in self._oracles]
+        self.implicit_penalty = None if None in known else float(max(known))
         if self.likelihood == "average":
             self._variance = float(np.mean(self._errors(train) ** 2)) or 1.0
         notes = [note for oracle in self._oracles for note in oracle.notes]
@@ -345,20 +345,14 @@ class WrapperOracle(FittedOracle):
             factors += own if other == m else [_scaled(f.take(none), none) for f in like]
         return tuple(factors)
 
-    def _batch_rows(self, examples: Any, copies: int = 1) -> int:
-        return 1024
-
-    def _predicted(self, part: _WrapperExamples) -> np.ndarray:
-        return np.asarray(self._last.predict(part.X))
-
     def _check_labels(self, examples: Any, labels: Labels) -> None:
         # without labels, `codes` are predictions
         super()._check_labels(replace(examples, codes=examples.labels), labels)
 
     def _log_prob(self, part: _WrapperExamples) -> np.ndarray:
         if self.likelihood == "average":
-            v = self._variance
-            return -(self._errors(part) ** 2 / v + np.log(2 * np.pi * v)) / 2
+            errors = self._errors(part)
+            return Gaussian(self._variance).log_prob(np.zeros((len(errors), 1)), errors)
         if self.likelihood == "mixture":
             y = np.asarray(part.codes)
             known = np.stack([one.own_labels(y)[1] for one in self._parts])
@@ -367,11 +361,6 @@ class WrapperOracle(FittedOracle):
         return np.sum(log_p * (self._weights if self.likelihood == "mean" else 1.0), axis=0)
 
     # ---- parameters
-
-    @property
-    def implicit_penalty(self) -> float | None:
-        known: list[Any] = [oracle.implicit_penalty for oracle in self._oracles]
-        return None if None in known else float(max(known))
 
     @property
     def theta_norm(self) -> float | None:

@@ -18,8 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from exempla.oracles.base import GRAM_BLOCK
-from exempla.oracles.factors import Factors, Side, Work, as_slice
+from exempla.oracles.base import GRAM_BLOCK, Factors, Side, Work, as_slice
 from exempla.oracles.torch.factors import (
     GRAM_TIMES,
     PairFactors,

@@ -42,7 +42,7 @@ from exempla.data import LARGEST_WEIGHT
 from exempla.errors import ExemplaError, ExemplaWarning
 from exempla.memory import available_memory
 from exempla.oracles.base import Examples
-from exempla.oracles.factors import as_slice
+from exempla.oracles.base import as_slice
 from exempla.oracles.torch.model import LABEL_KEYS, WEIGHT_KEYS, keep_random_state
 
 _EMPTY = "the data is empty: there is no example to score."

@@ -29,7 +29,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from exempla.oracles.factors import Factors, Pairs, Side, Work, as_slice
+from exempla.oracles.base import Factors, Pairs, Side, Work, as_slice
 
 _LOW = (torch.float16, torch.bfloat16)
 _PIECE = 2**26

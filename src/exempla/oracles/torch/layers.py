@@ -25,8 +25,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from exempla.oracles.base import Layer
-from exempla.oracles.factors import Factors
+from exempla.oracles.base import Factors, Layer
 from exempla.oracles.torch.conv import ConvFactors, ConvShape
 from exempla.oracles.torch.factors import (
     DenseFactors,

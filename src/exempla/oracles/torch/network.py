@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from exempla.errors import ExemplaError, ExemplaWarning
 from exempla.memory import available_memory
-from exempla.oracles.factors import Factors
+from exempla.oracles.base import Factors
 from exempla.oracles.torch.examples import Batch
 from exempla.oracles.torch.factors import DenseFactors, widen
 from exempla.oracles.torch.layers import (

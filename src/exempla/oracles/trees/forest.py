@@ -25,86 +25,39 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from exempla.errors import ExemplaError
-from exempla.oracles.base import Layer, RowExamples, ScoreRows
-from exempla.oracles.factors import Factors
+from exempla.oracles.base import Factors, Layer, RowExamples, ScoreRows
 from exempla.oracles.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
-from exempla.oracles.sklearn.base import OutputOracle, class_weights, keep_layers
+from exempla.oracles.sklearn.base import class_weights, keep_layers
+from exempla.oracles.sklearn.oracle import OutputOracle
 from exempla.oracles.trees.oracle import refusing_rows
-from exempla.oracles.trees.readers import LeafReader, number_leaves, refuse
+from exempla.oracles.trees.readers import number_leaves, refuse
 
-__all__ = ["ForestOracle"]
-
-MAX_EXACT_ROWS = 6144
+_MAX_EXACT_ROWS = 6144
 """Training rows up to which every leaf has its own column. Beyond, leaves are hashed to
 `_HASHED_SIZE` parameters, and products are right on average."""
 _HASHED_SIZE = 4096
-_BATCH_ROWS = 1024
 _NOTE = (
     "a forest's out-of-bag weights are exact, because it predicts with them; multiplied by the "
     "residual they measure a row's influence by analogy, as a forest has no likelihood"
 )
 
 
-class _ForestLeaves(LeafReader):
-    """Leaves of `RandomForest…` and `ExtraTrees…` with bootstrap samples."""
-
-    def __init__(self, model: Any) -> None:
-        super().__init__(model)
-        name, criterion = type(model).__name__, getattr(model, "criterion", None)
-        per_tree = getattr(model, "class_weight", None) == "balanced_subsample"
-        refuse(
-            {
-                f"{name}(bootstrap=False) grows every tree on all rows, so no row is out of bag: "
-                f"use {name}(bootstrap=True).": not model.bootstrap,
-                f"This {name} predicts several outputs at once: explain one model per "
-                "output.": model.n_outputs_ > 1,
-                f"{name}(class_weight='balanced_subsample') has different class weights in every "
-                "tree: use class_weight='balanced'.": per_tree,
-                f"{name}(criterion={criterion!r}) does not predict weighted means of its rows: "
-                "use criterion='squared_error'.": criterion in ("absolute_error", "poisson"),
-            }
-        )
-        trees = [one.tree_ for one in model.estimators_]
-        self._is_leaf = [tree.children_left < 0 for tree in trees]
-        self.sizes = np.array([leaf.sum() for leaf in self._is_leaf])
-        self.classes = getattr(model, "classes_", None)
-        values = [tree.value[leaf, 0, :] for tree, leaf in zip(trees, self._is_leaf)]
-        self.values = np.concatenate(values).astype(np.float64)
-        """(Σ sizes, classes) class frequencies in a leaf, or (Σ sizes, 1) means."""
-        if self.classes is not None:
-            self.values /= self.values.sum(axis=1, keepdims=True)
-        weights = [tree.weighted_n_node_samples[leaf] for tree, leaf in zip(trees, self._is_leaf)]
-        self.totals = np.concatenate(weights)
-        """(Σ sizes,) weight of the rows in each leaf; a row drawn twice counts twice."""
-
-    def leaves(self, X: Any) -> np.ndarray:
-        return number_leaves(self.model.apply(X), self._is_leaf)
-
-    def drawn(self, n: int) -> np.ndarray:
-        """Return (n, T) how often each training row was drawn for each tree."""
-        out = np.zeros((n, self.n_trees), dtype=np.uint8)
-        for tree, rows in enumerate(self.model.estimators_samples_):
-            if len(rows) and rows.max() >= n:
-                raise _not_its_data(self.model)
-            out[:, tree] = np.minimum(np.bincount(rows, minlength=n), 255)
-        return out
-
-    def made_of(self, leaves: np.ndarray, weights: np.ndarray, y: np.ndarray | None) -> bool:
-        """Return True if the leaves hold the sums of these rows' weights and labels."""
-        flat = (leaves + self.starts).ravel()
-        size = len(self.totals)
-
-        def summed(each: np.ndarray) -> np.ndarray:
-            return np.bincount(flat, weights=(weights * each[:, None]).ravel(), minlength=size)
-
-        total = summed(np.ones(len(leaves)))
-        if y is None or not np.allclose(total, self.totals, rtol=1e-5):
-            return False
-        parts = [y] if self.classes is None else [y == k for k in range(len(self.classes))]
-        return all(
-            np.allclose(summed(part) / total, self.values[:, k], rtol=1e-5, atol=1e-8)
-            for k, part in enumerate(parts)
-        )
+def _refuse_unsupported(model: Any) -> None:
+    """Raise if a forest's out-of-bag weights are not its kernel."""
+    name, criterion = type(model).__name__, getattr(model, "criterion", None)
+    per_tree = getattr(model, "class_weight", None) == "balanced_subsample"
+    refuse(
+        {
+            f"{name}(bootstrap=False) grows every tree on all rows, so no row is out of bag: "
+            f"use {name}(bootstrap=True).": not model.bootstrap,
+            f"This {name} predicts several outputs at once: explain one model per "
+            "output.": model.n_outputs_ > 1,
+            f"{name}(class_weight='balanced_subsample') has different class weights in every "
+            "tree: use class_weight='balanced'.": per_tree,
+            f"{name}(criterion={criterion!r}) does not predict weighted means of its rows: "
+            "use criterion='squared_error'.": criterion in ("absolute_error", "poisson"),
+        }
+    )
 
 
 def _not_its_data(model: Any) -> ExemplaError:
@@ -137,17 +90,24 @@ class ForestOracle(OutputOracle):
 
     def _inspect(self, model: Any) -> None:
         keep_layers(["leaves"], self._parameters)
-        self._reader = _ForestLeaves(model)
+        _refuse_unsupported(model)
+        trees = [one.tree_ for one in model.estimators_]
+        self._is_leaf = [tree.children_left < 0 for tree in trees]
+        pairs = list(zip(trees, self._is_leaf, strict=True))
+        self._n_trees, sizes = len(trees), np.array([leaf.sum() for leaf in self._is_leaf])
+        self._starts = (np.cumsum(sizes) - sizes).astype(np.int32)
+        # (leaves, classes) class frequencies in a leaf, or (leaves, 1) means
+        self._values = np.concatenate([tree.value[leaf, 0, :] for tree, leaf in pairs])
+        # (leaves,) weight of the rows in each leaf; a row drawn twice counts twice
+        weights = [tree.weighted_n_node_samples[leaf] for tree, leaf in pairs]
+        self._totals = np.concatenate(weights)
         own: Likelihood = Gaussian()
         if self.classes is not None:
+            self._values = self._values / self._values.sum(axis=1, keepdims=True)
             own = Bernoulli() if len(self.classes) == 2 else Categorical()
-        self.family = self._agree(own)
-        self.likelihood = self.family.name
+            self._n_outputs = 1 if len(self.classes) == 2 else len(self.classes)
+        self._set_family(own)
         self.notes = self._remarks(_NOTE)
-
-    @property
-    def _n_logits(self) -> int:
-        return 1 if self.classes is None or len(self.classes) == 2 else len(self.classes)
 
     # ---- reading
 
@@ -158,7 +118,7 @@ class ForestOracle(OutputOracle):
         with refusing_rows():
             ready = X if self._transform is None else self._transform(X)
             ready = np.asarray(ready) if isinstance(ready, list) else ready
-            leaves = self._reader.leaves(ready).astype(np.int32)
+            leaves = number_leaves(self._last.apply(ready), self._is_leaf).astype(np.int32)
         counts, weights = None, fields.pop("weights")  # weights are part of the counts
         if role == "train":
             counts = self._counts(leaves, fields["codes"], weights)
@@ -171,17 +131,38 @@ class ForestOracle(OutputOracle):
         self, leaves: np.ndarray, codes: np.ndarray | None, weights: np.ndarray | None
     ) -> np.ndarray:
         """Return the (n, T) weight of each training row in each tree, checked against the trees."""
-        counts = self._reader.drawn(len(leaves)).astype(np.float32)
-        each = np.ones(len(leaves)) if weights is None else weights
+        n = len(leaves)
+        counts = np.zeros((n, self._n_trees), dtype=np.float32)
+        for tree, rows in enumerate(self._last.estimators_samples_):
+            if len(rows) and rows.max() >= n:
+                raise _not_its_data(self._last)
+            counts[:, tree] = np.minimum(np.bincount(rows, minlength=n), 255)
+        each = np.ones(n) if weights is None else weights
         if codes is not None:
             wanted = getattr(self._last, "class_weight", None)
             factors = class_weights(wanted, self.classes, codes)
             each = each if factors is None else each * factors[codes]
         # newer versions of scikit-learn draw rows by weight, older ones weight the rows drawn
         for weighted in (counts, counts * each[:, None]):
-            if self._reader.made_of(leaves, weighted, codes):
+            if self._are_made_of(leaves, weighted, codes):
                 return weighted
         raise _not_its_data(self._last)
+
+    def _are_made_of(self, leaves: np.ndarray, weights: np.ndarray, y: np.ndarray | None) -> bool:
+        """Return True if the leaves hold the sums of these rows' weights and labels."""
+        flat, size = (leaves + self._starts).ravel(), len(self._totals)
+
+        def summed(each: np.ndarray) -> np.ndarray:
+            return np.bincount(flat, weights=(weights * each[:, None]).ravel(), minlength=size)
+
+        total = summed(np.ones(len(leaves)))
+        if y is None or not np.allclose(total, self._totals, rtol=1e-5):
+            return False
+        parts = [y] if self.classes is None else [y == k for k in range(len(self.classes))]
+        return all(
+            np.allclose(summed(part) / total, self._values[:, k], rtol=1e-5, atol=1e-8)
+            for k, part in enumerate(parts)
+        )
 
     def _mean_values(self, leaves: np.ndarray, counts: np.ndarray | None) -> np.ndarray:
         """Return the mean over trees of the leaf values.
@@ -189,36 +170,31 @@ class ForestOracle(OutputOracle):
         For training rows the mean is over the trees that did not draw them, or over all trees if
         every tree drew the row.
         """
-        n, reader = len(leaves), self._reader
         use = np.ones(leaves.shape, dtype=bool) if counts is None else counts == 0
         use[~use.any(axis=1)] = True
-        total = np.zeros((n, reader.values.shape[1]))
-        for tree in range(reader.n_trees):
-            total += use[:, tree, None] * reader.values[reader.starts[tree] + leaves[:, tree]]
+        total = np.zeros((len(leaves), self._values.shape[1]))
+        for tree, start in enumerate(self._starts):
+            total += use[:, tree, None] * self._values[start + leaves[:, tree]]
         return total / use.sum(axis=1)[:, None]
 
     def _as_outputs(self, predicted: np.ndarray) -> np.ndarray:
         if self.classes is None:
             return predicted
         # T trees cannot distinguish smaller probabilities from zero
-        p = np.clip(predicted, 0.5 / self._reader.n_trees, None)
+        p = np.clip(predicted, 0.5 / self._n_trees, None)
         logs = np.log(p / p.sum(axis=1, keepdims=True))
         return logs[:, 1:] - logs[:, :1] if logs.shape[1] == 2 else logs
 
     def _learn(self, train: _ForestExamples, mean_weight: float) -> None:
-        self._n_train = len(train)
-        width = len(self._reader.totals)
-        self._hashed = len(train) > MAX_EXACT_ROWS
+        self._n_train, width = len(train), len(self._totals)
+        self._hashed = len(train) > _MAX_EXACT_ROWS
         if self._hashed:
-            rng, width = np.random.default_rng(0), _HASHED_SIZE // self._n_logits
-            self._place = rng.integers(0, width, len(self._reader.totals)).astype(np.int32)
-            self._sign = rng.choice([-1.0, 1.0], len(self._reader.totals))
-        self.layers = (Layer("leaves", width, self._n_logits, np.zeros(width)),)
+            rng, width = np.random.default_rng(0), _HASHED_SIZE // self._n_outputs
+            self._place = rng.integers(0, width, len(self._totals)).astype(np.int32)
+            self._sign = rng.choice([-1.0, 1.0], len(self._totals))
+        self.layers = (Layer("leaves", width, self._n_outputs, np.zeros(width)),)
 
     # ---- scoring
-
-    def _batch_rows(self, examples: _ForestExamples, copies: int = 1) -> int:
-        return _BATCH_ROWS
 
     def _forward(self, part: _ForestExamples) -> tuple[np.ndarray, Any]:
         return part.outputs, part
@@ -228,11 +204,10 @@ class ForestOracle(OutputOracle):
         return self.scores(examples)
 
     def _factors(self, state: Any, g: np.ndarray, at: np.ndarray | None) -> tuple[Factors, ...]:
-        reader, n = self._reader, len(state)
-        columns = state.X + reader.starts.astype(np.int32)
-        values = np.sqrt(self._n_train / reader.totals)[columns]  # √n: kernels are divided by n
-        values *= 1.0 / reader.n_trees if state.counts is None else state.counts
-        rows = np.repeat(np.arange(n), reader.n_trees)
+        n, columns = len(state), state.X + self._starts
+        values = np.sqrt(self._n_train / self._totals)[columns]  # √n: kernels are divided by n
+        values *= 1.0 / self._n_trees if state.counts is None else state.counts
+        rows = np.repeat(np.arange(n), self._n_trees)
         columns, values = columns.ravel(), values.ravel()
         if self._hashed:
             columns, values = self._place[columns], values * self._sign[columns]

@@ -30,15 +30,15 @@ from scipy.sparse import csr_array
 
 from exempla.data import n_rows, take_rows
 from exempla.errors import ExemplaError, UnsupportedModelError
-from exempla.oracles.base import Layer, RowExamples
-from exempla.oracles.factors import Factors, Pairs
+from exempla.oracles import is_boosted
+from exempla.oracles.base import Factors, Layer, Pairs, RowExamples
 from exempla.oracles.likelihoods import Likelihood
-from exempla.oracles.sklearn.base import BATCH_BYTES, OutputOracle, keep_layers
+from exempla.oracles.sklearn.base import BATCH_BYTES, keep_layers, unwrap_estimator
 from exempla.oracles.sklearn.losses import AsymmetricLaplace
-from exempla.oracles.sklearn.unwrap import is_boosted, unwrap
+from exempla.oracles.sklearn.oracle import OutputOracle
 from exempla.oracles.trees.readers import LeafReader, read_leaves
 
-CHUNK_BYTES = 2**26
+_CHUNK_BYTES = 2**26
 """Memory of the leaves that the library computes at a time, at eight bytes each."""
 _TREES_AT_A_TIME = 48
 """Trees whose rows of a basis are summed together: they fit in the processor's cache."""
@@ -64,7 +64,7 @@ _SATURATED = (
 
 
 @dataclass(frozen=True)
-class LeafColumns:
+class _LeafColumns:
     """The trees of one layer, and the columns of their leaves."""
 
     trees: np.ndarray
@@ -77,7 +77,7 @@ class LeafColumns:
     """What the leaves add, (width, outputs of the layer)."""
 
     @staticmethod
-    def layers(reader: LeafReader, share: float = 1.0) -> list[LeafColumns]:
+    def layers(reader: LeafReader, share: float = 1.0) -> list[_LeafColumns]:
         """Return the layers of an ensemble, restricted to the first `share` of its trees."""
         found, each = [], np.split(reader.values, reader.starts[1:])
         for output in np.unique(reader.outputs):
@@ -85,7 +85,7 @@ class LeafColumns:
             trees = trees[: max(1, round(share * len(trees)))]
             adds_to = np.arange(reader.n_outputs) if output < 0 else np.array([output])
             values = np.concatenate([each[tree] for tree in trees])
-            found.append(LeafColumns(trees, reader.sizes[trees], adds_to, values))
+            found.append(_LeafColumns(trees, reader.sizes[trees], adds_to, values))
         return found
 
     @property
@@ -110,7 +110,7 @@ def _indicators(columns: np.ndarray, width: int, dtype: Any = np.float64) -> csr
 
 
 def _summed_values(
-    columns: list[LeafColumns], leaves: np.ndarray, outputs: int, stage: int | None = None
+    columns: list[_LeafColumns], leaves: np.ndarray, outputs: int, stage: int | None = None
 ) -> np.ndarray:
     """Return the sum of each row's leaf values, (n, outputs), over all or the first rounds."""
     total = np.zeros((len(leaves), outputs))
@@ -121,7 +121,7 @@ def _summed_values(
     return total
 
 
-class LeafFactors(Factors):
+class _LeafFactors(Factors):
     """Scores whose inputs are leaf indicators.
 
     Their projection onto a sketch is a sum of rows of its basis, computed in single precision, some
@@ -142,7 +142,7 @@ class LeafFactors(Factors):
         return inputs
 
     def take(self, positions: np.ndarray) -> Factors:
-        return LeafFactors(self.a[positions], self.g[positions])
+        return _LeafFactors(self.a[positions], self.g[positions])
 
 
 class TreeOracle(OutputOracle):
@@ -162,15 +162,14 @@ class TreeOracle(OutputOracle):
     ) -> None:
         self.share = share
         self._base: np.ndarray | None = None
-        self._penalty: float | None = None
         super().__init__(model, likelihood, parameters)
 
     def _inspect(self, model: Any) -> None:
         self._reader = read_leaves(model)
+        self.classes, self._n_outputs = self._reader.classes, self._reader.n_outputs
         self._base = None
-        self.family = self._agree(self._reader.family)
-        self.likelihood = self.family.name
-        self._columns = LeafColumns.layers(self._reader, self.share)
+        self._set_family(self._reader.family)
+        self._columns = _LeafColumns.layers(self._reader, self.share)
         names = ["leaves"]
         if len(self._columns) > 1:
             names = [f"leaves{int(c.outputs[0])}" for c in self._columns]
@@ -182,14 +181,6 @@ class TreeOracle(OutputOracle):
             if i in self._kept
         )
 
-    @property
-    def classes(self) -> np.ndarray | None:
-        return self._reader.classes
-
-    @property
-    def _n_outputs(self) -> int:
-        return self._reader.n_outputs
-
     # ---- parameters
 
     def _blocks(self) -> list[np.ndarray]:
@@ -199,15 +190,6 @@ class TreeOracle(OutputOracle):
         self._columns = list(self._columns)
         for i, block in zip(self._kept, blocks, strict=True):
             self._columns[i] = replace(self._columns[i], values=block)
-
-    @property
-    def theta_norm(self) -> float:
-        return float(np.linalg.norm(self.theta))
-
-    @property
-    def implicit_penalty(self) -> float | None:
-        """The ridge that a learning rate is equivalent to."""
-        return self._penalty
 
     # ---- reading
 
@@ -224,7 +206,7 @@ class TreeOracle(OutputOracle):
             X = X if self._transform is None else self._transform(X)
             X = np.asarray(X) if isinstance(X, list) else X
             self._check_sums(take_rows(X, np.arange(min(_CHECKED_ROWS, n_rows(X)))))
-            n, step = n_rows(X), max(1, CHUNK_BYTES // (8 * reader.n_trees))
+            n, step = n_rows(X), max(1, _CHUNK_BYTES // (8 * reader.n_trees))
             leaves = np.empty((n, reader.n_trees), np.min_scalar_type(int(reader.sizes.max()) - 1))
             for start in range(0, n, step):
                 rows = np.arange(start, min(start + step, n))
@@ -236,8 +218,9 @@ class TreeOracle(OutputOracle):
 
         This makes the oracle correct for every library and version, or an error.
         """
-        reader, layers = self._reader, LeafColumns.layers(self._reader)
-        offset = reader.margins(X) - _summed_values(layers, reader.leaves(X), self._n_outputs)
+        reader, layers = self._reader, _LeafColumns.layers(self._reader)
+        margins = np.asarray(reader.margins(X), dtype=np.float64).reshape(-1, self._n_outputs)
+        offset = margins - _summed_values(layers, reader.leaves(X), self._n_outputs)
         base = np.median(offset, axis=0) if self._base is None else self._base
         scale = 1.0 + np.abs(reader.values).max() * reader.n_trees
         if not np.all(np.abs(offset - base) <= reader.tolerance * scale):
@@ -261,7 +244,8 @@ class TreeOracle(OutputOracle):
         stages = np.unique(np.linspace(0, rounds - 1, _N_STAGES).astype(np.int64))
         mean = float(np.mean([self._mean_hessian(some, s) for s in stages]))
         ridge = self._reader.l2 / self.family.loss_scale
-        self._penalty = (mean * rounds / used + ridge / n) / self._reader.rate
+        # the ridge that a learning rate is equivalent to
+        self.implicit_penalty = (mean * rounds / used + ridge / n) / self._reader.rate
         left = self._mean_hessian(some, rounds) / mean
         saturated = self.share == 1.0 and left < _MIN_HESSIAN_SHARE
         self.notes = self._remarks(_SATURATED if saturated else "")
@@ -340,10 +324,12 @@ class TreeOracle(OutputOracle):
     def _forward(self, part: RowExamples) -> tuple[np.ndarray, Any]:
         return self._outputs(part.X), part.X
 
-    def _factors(self, state: Any, g: np.ndarray, at: np.ndarray | None) -> tuple[LeafFactors, ...]:
+    def _factors(
+        self, state: Any, g: np.ndarray, at: np.ndarray | None
+    ) -> tuple[_LeafFactors, ...]:
         leaves = state if at is None else state[at]
         kept = [self._columns[i] for i in self._kept]
-        return tuple(LeafFactors(c.inputs(leaves), g[:, c.outputs]) for c in kept)
+        return tuple(_LeafFactors(c.inputs(leaves), g[:, c.outputs]) for c in kept)
 
     def _batch_rows(self, examples: RowExamples, copies: int = 1) -> int:
         return max(1, BATCH_BYTES // (12 * copies * self._reader.n_trees))
@@ -392,7 +378,7 @@ def earlier_stages(model: Any, shares: Sequence[float] = (0.2, 0.4, 0.6, 0.8)) -
     >>> explainer.influence((X[300:305], y[300:305])).shape
     (300, 5)
     """
-    last = unwrap(model).model
+    last = unwrap_estimator(model).model
     if not is_boosted(last):
         raise UnsupportedModelError(
             f"{type(last).__name__} is not boosted, so it has no stages: give a boosted ensemble."

@@ -73,12 +73,9 @@ class LeafReader(ABC):
     def leaves(self, X: Any) -> np.ndarray:
         """Return the (n, T) leaf of every tree that each row falls into, counted from 0."""
 
-    _raw: Callable[[Any], Any]
-    """The library's own raw predictions."""
-
-    def margins(self, X: Any) -> np.ndarray:
-        """Return the library's own raw predictions, (n, outputs)."""
-        return np.asarray(self._raw(X), dtype=np.float64).reshape(-1, self.n_outputs)
+    @abstractmethod
+    def margins(self, X: Any) -> Any:
+        """Return the library's own raw predictions, (n, outputs) or, for one output, (n,)."""
 
     def _set_trees(self, values: list[np.ndarray], outputs: Any) -> None:
         """Set the trees: the values of their leaves, and the output each adds to."""
@@ -209,7 +206,7 @@ class _CatBoostLeaves(LeafReader):
     def leaves(self, X: Any) -> np.ndarray:
         return np.asarray(self.model.calc_leaf_indexes(X))
 
-    def _raw(self, X: Any) -> Any:
+    def margins(self, X: Any) -> Any:
         return self.model.predict(X, prediction_type="RawFormulaVal")
 
     def weight_of_classes(self, codes: np.ndarray) -> np.ndarray | None:
@@ -273,7 +270,7 @@ class _LightGBMLeaves(LeafReader):
         found = self._booster.predict(X, pred_leaf=True, num_iteration=self._iterations)
         return np.asarray(found).reshape(len(found), -1)
 
-    def _raw(self, X: Any) -> Any:
+    def margins(self, X: Any) -> Any:
         return self._booster.predict(X, raw_score=True, num_iteration=self._iterations)
 
     def weight_of_classes(self, codes: np.ndarray) -> np.ndarray | None:
@@ -345,7 +342,7 @@ class _XGBoostLeaves(LeafReader):
     def leaves(self, X: Any) -> np.ndarray:
         return number_leaves(self._predict(X, pred_leaf=True), self._is_leaf)
 
-    def _raw(self, X: Any) -> Any:
+    def margins(self, X: Any) -> Any:
         return self._predict(X, output_margin=True)
 
     def _predict(self, X: Any, **how: bool) -> np.ndarray:
@@ -374,7 +371,7 @@ class _SklearnLeaves(LeafReader):
             level = getattr(model, "quantile", getattr(model, "alpha", None)) or 0.5
             self.family = _family(f"The loss of {type(model).__name__},", model.loss, level)
 
-    def _raw(self, X: Any) -> Any:
+    def margins(self, X: Any) -> Any:
         if self.classes is not None:
             return self.model.decision_function(X)
         found = self.model.predict(X)

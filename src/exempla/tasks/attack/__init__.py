@@ -34,7 +34,7 @@ from exempla.errors import ExemplaError, UnsupportedModelError
 from exempla.kernel.damping import FisherEvidence, check_damping, resolve_damping
 from exempla.kernel.embed import embed_training_set
 from exempla.memory import IMPORT_BYTES, announce
-from exempla.oracles import make_oracle
+from exempla.oracles import is_trees, make_oracle
 from exempla.oracles.base import Examples, Oracle
 from exempla.progress import showing, track
 from exempla.tasks.attack.ascent import (
@@ -263,8 +263,6 @@ def input_scores(
     model: Any, train: Any, damping: str | float, parameters: Any = None, seed: int = 0
 ) -> InputScores:
     """Return the model as a function of its inputs."""
-    from exempla.oracles.sklearn.unwrap import is_trees
-
     X, y, weights = arrays_of(train, "training data")
     if weights is not None:
         raise ExemplaError("attack takes no sample_weight: give the training data as (X, y).")

@@ -17,8 +17,8 @@ from exempla.errors import ExemplaError, UnsupportedModelError
 from exempla.oracles import make_oracle
 from exempla.oracles.base import CLASS_CUT, in_float64
 from exempla.oracles.likelihoods import Likelihood
+from exempla.oracles.sklearn.base import unwrap_estimator
 from exempla.oracles.sklearn.oracle import SklearnOracle
-from exempla.oracles.sklearn.unwrap import unwrap
 
 _BATCH = 8192
 _TOLERANCE = 1e-3
@@ -124,7 +124,7 @@ def read_last_layer(
         return _read_torch_layer(model, train, likelihood, parameters, device)
     oracle = make_oracle(model, likelihood, parameters)
     if oracle.trees or not isinstance(oracle, SklearnOracle):
-        inner = unwrap(model).model if oracle.trees else model
+        inner = unwrap_estimator(model).model if oracle.trees else model
         raise UnsupportedModelError(
             f"{type(inner).__name__} cannot be summarised: k rows can stand for all data in a "
             "refit of weights, but not of the splits of trees; give a linear model, a perceptron "

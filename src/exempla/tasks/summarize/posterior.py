@@ -26,7 +26,7 @@ from exempla.arrays import Array, is_sparse
 from exempla.data import plain_labels, take_rows, unpack
 from exempla.errors import ExemplaError
 from exempla.oracles import make_oracle
-from exempla.oracles.sklearn.unwrap import unwrap
+from exempla.oracles.sklearn.base import unwrap_estimator
 from exempla.selection.rows import tie_threshold
 from exempla.tasks.copies import row_hashes
 from exempla.tasks.retrain import is_module, refit, weight_argument
@@ -200,7 +200,7 @@ def refitter(
         )
     X, y, transform = train[0], train[1], None  # as the user gave them: tensors stay tensors
     if fit is None:
-        unwrapped = unwrap(model)
+        unwrapped = unwrap_estimator(model)
         model, transform, device = _without_search(unwrapped.model), unwrapped.transform, None
         weight_argument(model)  # refuses a model that takes no weights
         # steps before the last one stay as they were fitted on all the data
