@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from sklearn.pipeline import Pipeline
 from threadpoolctl import threadpool_limits
 
 from exempla.cli.console import command_line, plain
@@ -43,8 +44,7 @@ from exempla.tables import (
     split,
 )
 from exempla.tables.dataset import Dataset, RowView, merge_labels, spellings
-from exempla.tables.features import with_tree_columns
-from exempla.tables.models.choose import Compared
+from exempla.tables.models.choose import Compared, tree_columns
 from exempla.tables.table import show
 
 _MAX_LISTED_COLUMNS = 20
@@ -412,7 +412,7 @@ def _prepared(model: Any, columns: Collection[Column]) -> Any:
     library = type(model).__module__.partition(".")[0]
     given = model.get_params()
     model.set_params(**{k: v for k, v in _QUIET.get(library, {}).items() if k not in given})
-    return with_tree_columns(model, columns)
+    return Pipeline([("prepare", tree_columns(columns, words=True)), ("model", model)])
 
 
 @contextmanager

@@ -59,7 +59,7 @@ Images
 
 from exempla.images import thumbnail
 from exempla.tables.corrections import Decision, corrected, export
-from exempla.tables.features import feature_frame
+from exempla.tables.dataset import borrow_names, read_table
 from exempla.tables.formats.encoding import format_suffix
 from exempla.tables.formats.folder import Images, load_images, safe_path
 from exempla.tables.infer import Column, infer_columns, kind_flag, label_of, show_columns
@@ -71,8 +71,7 @@ from exempla.tables.models.choose import (
     default_model,
 )
 from exempla.tables.models.image import default_image_model
-from exempla.tables.read import borrow_names, read_table
-from exempla.tables.split import Split, split, stratified
+from exempla.tables.split import Split, feature_frame, split, stratified
 from exempla.tables.table import Table
 
 __all__ = [

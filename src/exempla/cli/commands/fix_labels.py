@@ -37,9 +37,16 @@ from exempla.review.sampling import Strata, sample_rest
 from exempla.review.suspects import LONGEST_TEXT
 from exempla.tables import feature_frame, infer_columns, show_columns
 from exempla.tables.corrections import fingerprint, refuse_input
-from exempla.tables.dataset import Dataset, RowView, label_layout, read_sentence_table
+from exempla.tables.dataset import (
+    Dataset,
+    RowView,
+    indicator,
+    is_conll,
+    label_layout,
+    read_tokens,
+    span_of,
+)
 from exempla.tables.infer import FEATURES, label_values, same_labels
-from exempla.tables.label_parts import indicator, is_conll, read_sentences, span_of
 from exempla.tables.models.choose import preparation
 from exempla.tables.split import marked_rows
 from exempla.tables.table import show
@@ -62,19 +69,20 @@ def run(options: Namespace) -> int:
     others = [*_REVIEW_FILES, named_after("corrected", options.file)]
     exported = [name for tool in options.export for name in TOOL_FILES[tool]]
     with Job.opened(options, exported, others) as job:
-        files, layout, sentences = None, None, None
+        files, layout, tokens = None, None, None
         if not (is_conll(options.file) and options.task == "auto"):
             files = read_files(job)
             layout = label_layout(files.table, options.label, options.label_separator)
         if options.task == "auto" and layout is None:
-            table = None if files is None else files.table
-            sentences = read_sentence_table(options.file, table, options.label)
-        if (layout or sentences) and options.original_column is not None:
+            tokens = read_tokens(
+                options.file, options.label, None if files is None else files.table
+            )
+        if (layout or tokens) and options.original_column is not None:
             raise ExemplaError(
                 "--original-column is for files with one label per row; leave it out for this one."
             )
-        if sentences is not None:
-            judged = _judge_tokens(sentences, job)
+        if tokens is not None:
+            judged = _judge_tokens(tokens, job)
         elif layout is not None:
             assert files is not None
             judged = _judge_several_labels(files, layout, job)
@@ -163,24 +171,23 @@ def _judge_several_labels(files: Files, layout: dict[str, Any], job: Job) -> _Ju
 
 def _judge_tokens(dataset: Dataset, job: Job) -> _Judged:
     """Judge the label of every token."""
-    options, found = job.options, dataset.sentences
-    assert found is not None
-    labels = sorted({label for one in found.labels for label in one})
+    options, tokens = job.options, dataset.tokens
+    labels = sorted({label for one in dataset.token_labels for label in one})
     job.say(
-        f"Read {dataset.name}: {sum(map(len, found.tokens)):,} tokens in {len(found.tokens):,} "
-        f"rows, {len(labels):,} labels ({_first(labels)})."
+        f"Read {dataset.name}: {sum(map(len, tokens)):,} tokens in {len(tokens):,} rows, "
+        f"{len(labels):,} labels ({_first(labels)})."
     )
     curated = None
     if options.curated:
-        there = read_sentences(Path(options.curated), options.label)
+        there = read_tokens(options.curated, options.label)
         if there is None:
             raise ExemplaError(f"{options.curated} has no token lists, unlike {dataset.name}.")
-        curated = (there.tokens, there.labels)
+        curated = (there.tokens, there.token_labels)
     model = load_model(options.model) if options.model else None
-    fixes = _judge(job, model, (found.tokens, found.labels), curated, "tokens")
+    fixes = _judge(job, model, (tokens, dataset.token_labels), curated, "tokens")
     described = options.model or "logistic regression on each token's window of words and shapes"
     about = About(data=plain(dataset.name), model=described, command=command_line(options))
-    return _Judged(dataset, np.arange(len(found.tokens)), fixes, tuple(labels), about)
+    return _Judged(dataset, np.arange(len(tokens)), fixes, tuple(labels), about)
 
 
 def _first(names: list[str]) -> str:
@@ -367,9 +374,9 @@ class _Judged:
         row = int(found.indices[rank])
         shown = view.show(row)
         shown = replace(shown, label=None, predicted=None, name=shown.name or f"#{row}")
-        if self.dataset.sentences is None:
+        if not self.dataset.tokens:
             return shown
-        words, place = self.dataset.sentences.tokens[row], int(found.part[rank])
+        words, place = self.dataset.tokens[row], int(found.part[rank])
         pieces = [(" ".join(words[:place]) + " " * (place > 0), 0.0), (words[place], -1.0)]
         pieces.append(("".join(f" {word}" for word in words[place + 1 :]), 0.0))
         return replace(shown, pieces=tuple(piece for piece in pieces if piece[0]))
@@ -411,8 +418,8 @@ class _Judged:
         if found.part is None:
             return words
         part = {"kind": "part", "part": str(found.name[rank]) or " "}
-        if self.dataset.sentences is not None:
-            span = span_of(self.dataset.sentences.tokens[row], int(found.part[rank]))
+        if self.dataset.tokens:
+            span = span_of(self.dataset.tokens[row], int(found.part[rank]))
             return words | part | {"span": span}
         now = int(given)
         side = "superfluous" if now else "missing"

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import pandas as pd
 from scipy.sparse import issparse
+from sklearn.base import BaseEstimator, TransformerMixin, is_classifier, is_regressor
 from sklearn.base import clone as _clone
-from sklearn.base import is_classifier, is_regressor
 from sklearn.compose import ColumnTransformer
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 from sklearn.feature_extraction.text import TfidfVectorizer
@@ -25,15 +25,15 @@ from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.model_selection import KFold, StratifiedKFold
 from sklearn.pipeline import Pipeline
-from sklearn.preprocessing import OneHotEncoder, StandardScaler
+from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, OrdinalEncoder, StandardScaler
 from threadpoolctl import threadpool_limits
 
 from exempla.data import take_rows
 from exempla.errors import ExemplaError, UnsupportedModelError
 from exempla.oracles import make_oracle
 from exempla.progress import track
-from exempla.tables.features import date_parts, feature_frame, tree_columns
 from exempla.tables.infer import FEATURES, Column, label_of, label_values
+from exempla.tables.split import feature_frame
 from exempla.tables.table import Table
 from exempla.tasks.labels.fix_labels import MANY_CLASSES
 from exempla.tasks.labels.softmax import SoftmaxRegression
@@ -276,6 +276,82 @@ def _best(model: Any, prepare: ColumnTransformer | None, X: Any, y: np.ndarray, 
     order = sorted(range(len(strengths)), key=lambda i: abs(i - len(strengths) // 2))
     best = min(order, key=lambda i: round(losses[i], 9))
     return clone(model).set_params(**strengths[best])
+
+
+def _encode_dates(X: pd.DataFrame) -> np.ndarray:
+    """Return (n, 20 × columns); a missing date has no days and no indicator."""
+    blocks = []
+    for name in X.columns:
+        dates = pd.DatetimeIndex(X[name])
+        days = dates.to_numpy().astype("datetime64[s]").astype(np.int64) / 86_400
+        missing = dates.isna()
+        days = np.where(missing, 0.0 if missing.all() else np.nan, days)
+        month = dates.month.to_numpy()[:, None] == np.arange(1, 13)
+        weekday = dates.day_of_week.to_numpy()[:, None] == np.arange(7)
+        blocks += [days[:, None], month.astype(float), weekday.astype(float)]
+    return np.hstack(blocks)
+
+
+def _date_names(_: Any, columns: Any) -> list[str]:
+    """Return column_days, column_month_1, …, column_weekday_sun."""
+    parts = ["days", *(f"month_{m}" for m in range(1, 13))]
+    parts += [f"weekday_{d}" for d in ("mon", "tue", "wed", "thu", "fri", "sat", "sun")]
+    return [f"{name}_{part}" for name in columns for part in parts]
+
+
+def date_parts() -> FunctionTransformer:
+    """Return an encoder of dates: days since 1970 and indicators of month and weekday."""
+    return FunctionTransformer(_encode_dates, feature_names_out=_date_names)
+
+
+class _KnownNumbers(TransformerMixin, BaseEstimator):
+    """Keep missing numbers; fill only columns without any value, which trees cannot bin."""
+
+    def fit(self, X: Any, y: Any = None) -> _KnownNumbers:
+        self.n_features_in_ = np.shape(X)[1]
+        self.feature_names_in_ = np.asarray(getattr(X, "columns", range(self.n_features_in_)))
+        self.empty_ = np.isnan(np.asarray(X, dtype=np.float64)).all(axis=0)
+        return self
+
+    def transform(self, X: Any) -> np.ndarray:
+        return np.where(self.empty_, 0.0, np.asarray(X, dtype=np.float64))
+
+    def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
+        return np.asarray(self.feature_names_in_, dtype=object)
+
+
+_WORDS = 300
+"""Words of a text column that trees may split on; each is a dense column."""
+
+
+def tree_columns(
+    columns: Collection[Column], words: bool, levels: int | None = None
+) -> ColumnTransformer | None:
+    """Return the preparation for trees, or None if there is no column for it.
+
+    Numbers are neither scaled nor imputed, because trees handle both. Categories come first, so
+    that their positions are known before fitting; at most `levels` of each get their own code.
+    """
+    names = {kind: [c.name for c in columns if c.kind == kind] for kind in FEATURES}
+    numbered = OrdinalEncoder(
+        handle_unknown="use_encoded_value",
+        unknown_value=np.nan,
+        encoded_missing_value=np.nan,
+        max_categories=levels,
+    )
+    steps: list[tuple[str, Any, Any]] = [
+        ("category", numbered, names["category"]),
+        ("number", _KnownNumbers(), names["number"]),
+        ("date", date_parts(), names["date"]),
+    ]
+    steps = [step for step in steps if step[2]]
+    for place, name in enumerate(names["text"] if words else []):
+        # with a single column name (no list), the vectoriser gets strings, not a frame
+        counts = TfidfVectorizer(max_features=_WORDS, sublinear_tf=True)
+        steps.append((f"text_{place}", counts, name))
+    if not steps:
+        return None
+    return ColumnTransformer(steps, sparse_threshold=0.0, verbose_feature_names_out=len(steps) > 1)
 
 
 _ROUNDS = 100
