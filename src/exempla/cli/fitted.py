@@ -21,7 +21,7 @@ import numpy as np
 from sklearn.pipeline import Pipeline
 from threadpoolctl import threadpool_limits
 
-from exempla.cli.console import command_line, plain
+from exempla.cli.options import command_line, plain
 from exempla.cli.output import Job
 from exempla.data import take_rows
 from exempla.errors import ExemplaError

@@ -18,9 +18,9 @@ from typing import Any
 import pandas as pd
 
 from exempla import __version__
-from exempla.cli.console import Console, command_line
-from exempla.cli.options import check_numbers
+from exempla.cli.options import Console, check_numbers, command_line
 from exempla.errors import ExemplaError
+from exempla.explainer import Explainer
 from exempla.io import (
     MANIFEST,
     check_targets,
@@ -55,8 +55,8 @@ class Job(Console):
     """A running command: its options, its results folder, and what it prints."""
 
     def __init__(self, options: Namespace, folder: Path) -> None:
-        super().__init__(options.quiet, options.json, getattr(options, "started", None))
-        self.options, self.folder = options, folder
+        super().__init__(options)
+        self.folder = folder
 
     @classmethod
     @contextmanager
@@ -128,6 +128,14 @@ class Job(Console):
             f"The results cannot be written to {self.folder} ({why}); free some space there, or "
             "choose another folder with --out."
         )
+
+    def explainer(self, model: Any) -> Explainer:
+        """Return an Explainer of this model with the options of the command."""
+        options = self.options
+        return Explainer(
+            model, store=getattr(options, "store", None), budget=options.budget,
+            seed=options.seed, progress=self.progress,
+        )  # fmt: skip
 
     def contract(self, indices: list[int], **known: Any) -> dict[str, Any]:
         """Return the fields of every explanation.json; those the answer does not have are null."""

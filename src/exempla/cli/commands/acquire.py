@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from exempla.cli.console import command_for
 from exempla.cli.fitted import Fitted, reading, spread
+from exempla.cli.options import command_for
 from exempla.cli.output import write_tables
 from exempla.cli.query import choose_query
 from exempla.data import take_rows

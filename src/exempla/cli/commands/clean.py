@@ -11,13 +11,12 @@ from typing import Any
 import numpy as np
 from sklearn.metrics import r2_score
 
-from exempla.cli.console import command_for
 from exempla.cli.fitted import Fitted, reading
+from exempla.cli.options import command_for
 from exempla.cli.output import named_after, write_results
 from exempla.cli.query import QueryRows, choose_query
 from exempla.data import absent_labels, take_rows
 from exempla.errors import ExemplaError
-from exempla.explainer import Explainer
 from exempla.progress import stage as start_stage
 from exempla.progress import waiting
 from exempla.report import evidence_of
@@ -38,11 +37,8 @@ def run(options: Namespace) -> int:
                 "The model makes no error on the test rows: there is nothing to clean."
             )
         started = time.perf_counter()
-        explainer = Explainer(
-            given.model, budget=options.budget, seed=options.seed, progress=job.progress
-        )
         found: Any = clean_from(
-            explainer.fit(given.train), (given.parts.X_test, given.parts.y_test),
+            job.explainer(given.model).fit(given.train), (given.parts.X_test, given.parts.y_test),
             min(options.k, len(given.parts.train)), ask=asked.positions,
             errors=asked.noun == "errors", started=started,
         )  # fmt: skip

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from exempla.cli.console import command_line, plain
 from exempla.cli.fitted import (
     Files,
     Fitted,
@@ -24,6 +23,7 @@ from exempla.cli.fitted import (
     one_thread,
     read_files,
 )
+from exempla.cli.options import command_line, plain
 from exempla.cli.output import Job, is_review, named_after, write_tables
 from exempla.data import take_rows
 from exempla.errors import ExemplaError
