@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
-from exempla.errors import ExemplaError, ExemplaWarning
+from exempla.errors import ExemplaWarning
 from exempla.progress import clear_line
 
 _TOOLS = ("label-studio", "fiftyone", "cleanlab", "spotlight")
@@ -404,16 +404,6 @@ def _tools(text: str) -> tuple[str, ...]:
         what = repr(unknown[0]) if unknown else "an empty list"
         raise ArgumentTypeError(f"{what} is not a known tool; choose from {', '.join(_TOOLS)}")
     return names
-
-
-def check_numbers(options: Namespace) -> None:
-    """Refuse an invalid seed or k before any work is done."""
-    from exempla.checks import check_seed
-
-    check_seed(options.seed)
-    k = getattr(options, "k", None)
-    if k not in (None, "auto") and k < 1:
-        raise ExemplaError(f"k is {k}; ask for at least one row with -k.")
 
 
 _HIDDEN = re.compile(

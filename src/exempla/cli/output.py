@@ -12,13 +12,14 @@ from argparse import Namespace
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from exempla import __version__
-from exempla.cli.options import Console, check_numbers, command_line
+from exempla.checks import check_seed
+from exempla.cli.options import Console, command_line
 from exempla.errors import ExemplaError
 from exempla.explainer import Explainer
 from exempla.io import (
@@ -35,7 +36,6 @@ from exempla.progress import showing, waiting
 from exempla.progress import stage as start_stage
 from exempla.report import About, View, write_report
 from exempla.results import Answer, Selection
-from exempla.tables.formats.encoding import format_suffix
 
 _ALWAYS = ("explanation.json", "explanation.csv", "report.html")
 """What every command writes, besides the manifest."""
@@ -81,7 +81,10 @@ class Job(Console):
             raise
 
     def _prepare(self, files: list[str], others: list[str]) -> None:
-        check_numbers(self.options)
+        check_seed(self.options.seed)
+        k = getattr(self.options, "k", None)
+        if k not in (None, "auto") and k < 1:
+            raise ExemplaError(f"k is {k}; ask for at least one row with -k.")
         folder, names = self.folder, [*_ALWAYS, *files, MANIFEST]
         for given in (getattr(self.options, name, None) for name in ("file", "test", "curated")):
             if given is not None:
@@ -190,11 +193,6 @@ def _keep_apart(given: Path, folder: Path, names: Iterable[str]) -> None:
                 f"{given} is read, and {place} would be written over it; choose another folder "
                 "with --out."
             )
-
-
-def named_after(name: str, file: str | Path) -> str:
-    """Return the name with the file extension of the user's file."""
-    return name + format_suffix(PurePath(file).name)
 
 
 def write_results(

@@ -13,14 +13,14 @@ from sklearn.metrics import r2_score
 
 from exempla.cli.fitted import Fitted, reading
 from exempla.cli.options import command_for
-from exempla.cli.output import named_after, write_results
+from exempla.cli.output import write_results
 from exempla.cli.query import QueryRows, choose_query
 from exempla.data import absent_labels, take_rows
 from exempla.errors import ExemplaError
 from exempla.progress import stage as start_stage
 from exempla.progress import waiting
 from exempla.report import evidence_of
-from exempla.tables import Decision, export
+from exempla.tables import Decision, export, format_suffix
 from exempla.tasks.clean import clean_from
 from exempla.tasks.retrain import refit
 
@@ -29,7 +29,7 @@ STAGES = (("finding harmful rows", 4, 4), ("retraining", 1, 0))
 
 def run(options: Namespace) -> int:
     """Find the harmful rows, retrain without them, and write the results."""
-    name = None if Path(options.file).is_dir() else named_after("cleaned", options.file)
+    name = None if Path(options.file).is_dir() else f"cleaned{format_suffix(options.file)}"
     with reading(options, 0.2, [] if name is None else [name]) as (given, job):
         asked = choose_query(given, "errors", "opponents")
         if asked.noun == "predictions":

@@ -332,15 +332,8 @@ class TextFile:
         return cls(raw, found, packing, packing.partition(_ZIPPED)[2] or path.name), text
 
     def text(self) -> str:
-        """Return the text again; raise if writing it back would change bytes."""
-        content = unpack(self.raw, "the file")[0]
-        text = self.encoding.decode(content)
-        if self.encoding.encode(text) != content:
-            raise ExemplaError(
-                f"Writing the file in its encoding {self.encoding.codec} would change other bytes; "
-                "convert it to UTF-8 first."
-            )
-        return text
+        """Return the text again; `read` has checked that encoding it gives the same bytes."""
+        return self.encoding.decode(unpack(self.raw, "the file")[0])
 
     def written(self, text: str) -> bytes:
         """Return another text in the same encoding and compression."""

@@ -9,7 +9,7 @@ standard error of the best is chosen.** Only models that exempla can explain are
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
@@ -209,19 +209,31 @@ def _classifier(X: Any, y: np.ndarray, rows: int) -> LogisticRegression:
 
 def preparation(columns: Collection[Column], X: pd.DataFrame) -> ColumnTransformer:
     """Return the ColumnTransformer with one step per kind of column."""
-    names = {kind: [c.name for c in columns if c.kind == kind] for kind in FEATURES}
+    texts = sum(column.kind == "text" for column in columns)
     levels = OneHotEncoder(
         handle_unknown="infrequent_if_exist", min_frequency=2, max_categories=_TOP_LEVELS + 1
     )
     dates = Pipeline([("parts", date_parts()), *numbers_ready().steps])
-    known: dict[str, Any] = {"number": numbers_ready(), "category": levels, "date": dates}
-    steps: list[tuple[str, Any, Any]] = [
-        (kind, step, names[kind]) for kind, step in known.items() if names[kind]
-    ]
-    for place, name in enumerate(names["text"]):
-        # With a single column name (no list), the vectoriser gets strings, not a frame.
-        steps.append((f"text_{place}", _text(X[name], len(names["text"])), name))
-    return ColumnTransformer(steps, verbose_feature_names_out=len(steps) > 1)
+    steps = {"number": numbers_ready(), "category": levels, "date": dates}
+    return _by_kind(columns, steps, lambda name: _text(X[name], texts))
+
+
+def _by_kind(
+    columns: Collection[Column],
+    transformers: dict[str, Any],
+    text: Callable[[str], TfidfVectorizer] | None,
+    **options: Any,
+) -> Any:
+    """Return a ColumnTransformer with one step per kind and one per text column; None if empty."""
+    names = {kind: [c.name for c in columns if c.kind == kind] for kind in FEATURES}
+    steps = [(kind, step, names[kind]) for kind, step in transformers.items() if names[kind]]
+    # With a single column name (no list), the vectoriser gets strings, not a frame.
+    steps += [(f"text_{i}", text(name), name) for i, name in enumerate(names["text"]) if text]
+    return (
+        ColumnTransformer(steps, verbose_feature_names_out=len(steps) > 1, **options)
+        if steps
+        else None
+    )
 
 
 def numbers_ready() -> Pipeline:
@@ -332,26 +344,18 @@ def tree_columns(
     Numbers are neither scaled nor imputed, because trees handle both. Categories come first, so
     that their positions are known before fitting; at most `levels` of each get their own code.
     """
-    names = {kind: [c.name for c in columns if c.kind == kind] for kind in FEATURES}
     numbered = OrdinalEncoder(
         handle_unknown="use_encoded_value",
         unknown_value=np.nan,
         encoded_missing_value=np.nan,
         max_categories=levels,
     )
-    steps: list[tuple[str, Any, Any]] = [
-        ("category", numbered, names["category"]),
-        ("number", _KnownNumbers(), names["number"]),
-        ("date", date_parts(), names["date"]),
-    ]
-    steps = [step for step in steps if step[2]]
-    for place, name in enumerate(names["text"] if words else []):
-        # with a single column name (no list), the vectoriser gets strings, not a frame
-        counts = TfidfVectorizer(max_features=_WORDS, sublinear_tf=True)
-        steps.append((f"text_{place}", counts, name))
-    if not steps:
-        return None
-    return ColumnTransformer(steps, sparse_threshold=0.0, verbose_feature_names_out=len(steps) > 1)
+    steps = {"category": numbered, "number": _KnownNumbers(), "date": date_parts()}
+
+    def count_words(_: str) -> TfidfVectorizer:
+        return TfidfVectorizer(max_features=_WORDS, sublinear_tf=True)
+
+    return _by_kind(columns, steps, count_words if words else None, sparse_threshold=0.0)
 
 
 _ROUNDS = 100
