@@ -87,7 +87,7 @@ def _run(options: argparse.Namespace) -> int:
         return command.run(options)
 
 
-CORE = (
+_CORE = (
     "numpy", "scipy", "scikit-learn", "numba", "pandas", "pyarrow", "pillow",
     "shtab", "jinja2", "matplotlib", "array-api-compat", "charset-normalizer",
 )  # fmt: skip
@@ -116,7 +116,7 @@ def versions() -> dict[str, Any]:
         "exempla": __version__,
         "python": platform.python_version(),
         "system": platform.platform(),
-        "core": of(CORE),
+        "core": of(_CORE),
         "extras": {extra: of(names) for extra, names in _EXTRAS.items()},
     }
 

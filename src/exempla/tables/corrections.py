@@ -72,7 +72,7 @@ _MARKER = ".exempla-export.json"
 _FORMAT = "exempla-export-1"
 
 
-def replace_tree(target: Path, fill: Callable[[Path], None], *, replace_own: bool = True) -> Path:
+def _replace_tree(target: Path, fill: Callable[[Path], None], *, replace_own: bool = True) -> Path:
     """Let `fill` create a folder, and move it to `target` when it is complete.
 
     With `replace_own=False`, a folder of an earlier export is refused as well.
@@ -184,7 +184,7 @@ def export(
     source = table.source
     if isinstance(source, FolderSource):
         edits = _edits(table, decisions, label)
-        return replace_tree(path, lambda new: source.copy_to(new, *edits), replace_own=replace_own)
+        return _replace_tree(path, lambda new: source.copy_to(new, *edits), replace_own=replace_own)
     data = corrected(table, decisions, label=label, excel_safe=excel_safe)
     make_folder(path.parent)
     return write_bytes(path, data)

@@ -144,7 +144,7 @@ def split(
             _check_held_out(held_out, data.rows, len(table), label.name)
             trusted, pool = np.setdiff1d(trusted, held_out), np.union1d(pool, held_out)
         y = data.labels(pool)
-        asked = stratified(y, test_size, seed, classes=classes)
+        asked = _stratified(y, test_size, seed, classes=classes)
         if held_out is not None:
             asked |= np.isin(pool, held_out)
             if classes and len(gone := absent_labels(y, y[~asked])):
@@ -181,7 +181,7 @@ def split(
     )  # fmt: skip
 
 
-def stratified(
+def _stratified(
     y: np.ndarray, size: float = 0.2, seed: int = 0, *, classes: bool = True
 ) -> np.ndarray:
     """Mark about `size` of every class for the test; each class keeps a row for training."""

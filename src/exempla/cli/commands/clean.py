@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from argparse import Namespace
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from sklearn.metrics import r2_score
 
 from exempla.cli.fitted import Fitted, reading
 from exempla.cli.options import command_for
-from exempla.cli.output import write_results
 from exempla.cli.query import QueryRows, choose_query
 from exempla.data import absent_labels, take_rows
 from exempla.errors import ExemplaError
@@ -36,13 +32,7 @@ def run(options: Namespace) -> int:
             raise ExemplaError(
                 "The model makes no error on the test rows: there is nothing to clean."
             )
-        started = time.perf_counter()
-        found: Any = clean_from(
-            job.explainer(given.model).fit(given.train), (given.parts.X_test, given.parts.y_test),
-            min(options.k, len(given.parts.train)), ask=asked.positions,
-            errors=asked.noun == "errors", started=started,
-        )  # fmt: skip
-        asked = replace(asked, positions=np.asarray(found.question.rows))
+        found, asked = asked.answered(clean_from, job.explainer(given.model), options.k)
         evidence = evidence_of(found)
         removed = given.parts.train[found.removed]
         start_stage("retraining")
@@ -74,15 +64,7 @@ def run(options: Namespace) -> int:
     key = "r2" if given.regression else "accuracy"
     extra = {"fixed_share": fixed_share, f"{key}_before": before, f"{key}_after": after}
     with job.published() as stage:
-        paths = write_results(
-            stage,
-            found,
-            train_view=given.view(found.indices, why=True),
-            test_view=asked.test_view(),
-            about=about,
-            evidence=evidence,
-            extra=extra,
-        )
+        paths = asked.write(stage, found, about, evidence=evidence, extra=extra)
         if name is not None:
             rows = [Decision(int(row), "remove") for row in removed]
             label = given.dataset.label.name

@@ -9,14 +9,10 @@ trained in that case.
 from __future__ import annotations
 
 import inspect
-import time
 from argparse import Namespace
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from exempla.cli.fitted import Fitted, blaming, named_object, read_files, reading
 from exempla.cli.options import command_for, command_line, plain
@@ -55,20 +51,11 @@ def run(options: Namespace) -> int:
         asked = choose_query(given, options.ask, options.side)
         for note in asked.notes:
             job.say(note)
-        explainer = job.explainer(given.model if stand_in is None else stand_in.model)
-        k = options.k if options.k == "auto" else min(options.k, len(given.parts.train))
-        started, y_test = time.perf_counter(), given.parts.y_test
-        explanation = explain_from(
-            explainer.fit(given.train),
-            given.parts.X_test if y_test is None else (given.parts.X_test, y_test),
-            k,
-            side=asked.side,
-            ask=asked.positions,
-            errors=asked.noun == "errors",
-            started=started,
+        everything, explainer = (
+            asked,
+            job.explainer(given.model if stand_in is None else stand_in.model),
         )
-        query: Any = explanation.question
-        everything, asked = asked, replace(asked, positions=np.asarray(query.rows))
+        explanation, asked = asked.answered(explain_from, explainer, options.k, side=asked.side)
     if not len(explanation):
         raise ExemplaError(
             f"No training row is among the {asked.side} of these {asked.noun}; try another "
@@ -89,15 +76,9 @@ def run(options: Namespace) -> int:
         steps=_steps(given, explanation, asked),
     )
     with job.published() as stage:
-        paths = write_results(
-            stage,
-            explanation,
-            train_view=given.view(explanation.indices, why=True),
-            test_view=asked.test_view(),
-            about=about,
-            evidence=evidence,
-            verification=checked,
-            extra=_extra(given, everything, stand_in),
+        extra = _extra(given, everything, stand_in)
+        paths = asked.write(
+            stage, explanation, about, evidence=evidence, verification=checked, extra=extra
         )
     if given.accuracy.warning:
         job.say(f"Note: {given.accuracy.warning}")

@@ -37,7 +37,7 @@ def _run_checkout(options: Namespace) -> int:
     """Run `python -m benchmarks` or `python -m experiments` of the checkout."""
     folder, words = _FOLDERS[options.command], options.arguments[1:]
     try:
-        root = find_checkout(folder)
+        root = _find_checkout(folder)
     except ExemplaError:
         if not {"-h", "--help"} & set(words):
             raise
@@ -53,7 +53,7 @@ def _run_checkout(options: Namespace) -> int:
         return 130  # the other process has printed a message
 
 
-def find_checkout(folder: str, candidates: Sequence[Path] = ()) -> Path:
+def _find_checkout(folder: str, candidates: Sequence[Path] = ()) -> Path:
     """Return the root of the checkout that contains `folder`.
 
     Searches above the package (for an editable install) and in the current folder.

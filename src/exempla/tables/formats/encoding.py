@@ -159,7 +159,7 @@ class Encoding:
             ) from None
 
 
-def sniff_encoding(data: bytes, wanted: str | None, name: str) -> tuple[Encoding, str]:
+def _sniff_encoding(data: bytes, wanted: str | None, name: str) -> tuple[Encoding, str]:
     """Return the encoding of a text file and its text; only `wanted` is tried if it is given."""
     if wanted is not None:
         return _decoded(data, _given_encoding(data, wanted), name)
@@ -326,7 +326,7 @@ class TextFile:
         """Return the file and its text."""
         raw = path.read_bytes()
         content, packing = unpack(raw, path.name)
-        found, text = sniff_encoding(content, encoding, path.name)
+        found, text = _sniff_encoding(content, encoding, path.name)
         if not text.strip():
             raise ExemplaError(f"{path.name} is empty: it needs at least one row.")
         return cls(raw, found, packing, packing.partition(_ZIPPED)[2] or path.name), text

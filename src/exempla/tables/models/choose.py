@@ -89,7 +89,7 @@ def _cross_validated(
         some = np.sort(np.random.default_rng(seed).choice(len(y), max_rows, replace=False))
         X, y = take_rows(X, some), y[some]
     numbers = _predicts_numbers(model, y)
-    parts = make_folds(y, folds, classes=not numbers, seed=seed)
+    parts = _make_folds(y, folds, classes=not numbers, seed=seed)
     if not parts:
         raise ExemplaError("Every class has a single row, so cross-validation is impossible.")
     losses, right = [], []
@@ -124,7 +124,7 @@ def _row_losses(
     return -np.log(sure.clip(min=least))
 
 
-def make_folds(
+def _make_folds(
     y: np.ndarray, folds: int, *, classes: bool, seed: int
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """Return (training rows, test rows) of each fold, stratified by class.
@@ -229,11 +229,8 @@ def _by_kind(
     steps = [(kind, step, names[kind]) for kind, step in transformers.items() if names[kind]]
     # With a single column name (no list), the vectoriser gets strings, not a frame.
     steps += [(f"text_{i}", text(name), name) for i, name in enumerate(names["text"]) if text]
-    return (
-        ColumnTransformer(steps, verbose_feature_names_out=len(steps) > 1, **options)
-        if steps
-        else None
-    )
+    prefixes = {"verbose_feature_names_out": len(steps) > 1}
+    return ColumnTransformer(steps, **prefixes, **options) if steps else None
 
 
 def numbers_ready() -> Pipeline:
@@ -272,7 +269,7 @@ def _best(model: Any, prepare: ColumnTransformer | None, X: Any, y: np.ndarray, 
     classes = isinstance(model, LogisticRegression)
     strengths = [{"C": each} if classes else {"alpha": 1 / each} for each in _STRENGTHS]
     losses = np.zeros(len(strengths))
-    folds = make_folds(y, 3, classes=classes, seed=seed)
+    folds = _make_folds(y, 3, classes=classes, seed=seed)
     for train, test in track(folds, "tuning regularisation", len(folds)):
         if classes and len(np.unique(y[test])) < 2:
             continue  # only one class can be tested, which says nothing about C
@@ -456,18 +453,18 @@ def choose_model(
         return Chosen(few)
     first = default_model(table, columns, rows=rows, seed=seed)
     candidates = [("ridge regression" if regression else "logistic regression", first)]
-    size = compared_rows(X, y, regression)
+    size = _compared_rows(X, y, regression)
     boosted = None if linear or size is None else boosted_model(columns, seed)
     if boosted is not None and can_explain(boosted):
         candidates.append(("histogram gradient boosting", boosted))
     if len(candidates) == 1 or size is None:
         return Chosen(first, regression=regression)
     found = compare(candidates, X, y, max_rows=size, seed=seed)
-    place = simplest(found)
+    place = _simplest(found)
     return Chosen(found[place].model, tuple(found), place, min(size, len(y)), regression)
 
 
-def compared_rows(X: pd.DataFrame, y: np.ndarray, regression: bool) -> int | None:
+def _compared_rows(X: pd.DataFrame, y: np.ndarray, regression: bool) -> int | None:
     """Return the rows for a comparison; None if it is impossible or would cost too much."""
     counts = np.unique(y, return_counts=True)[1]
     if len(y) < _FOLDS or (not regression and counts.max() < 2):
@@ -500,7 +497,7 @@ def compare(
     return found
 
 
-def simplest(compared: Sequence[Compared]) -> int:
+def _simplest(compared: Sequence[Compared]) -> int:
     """Return the position of the first candidate within one standard error of the best."""
     best = min(compared, key=lambda one: one.loss)
     return next(i for i, one in enumerate(compared) if one.loss <= best.loss + best.se)
