@@ -46,6 +46,7 @@ from exempla.tables import (
 from exempla.tables.dataset import Dataset, RowView, merge_labels, spellings
 from exempla.tables.models.choose import Compared, tree_columns
 from exempla.tables.table import show
+from exempla.tasks.retrain import refit
 
 _MAX_LISTED_COLUMNS = 20
 """Columns up to which every one is listed."""
@@ -93,6 +94,12 @@ class Fitted:
         if self.options.model is None and hasattr(self.model, "steps"):
             return self.model[-1], self.model[:-1].transform
         return self.model, lambda X: X
+
+    def refit(self, positions: np.ndarray, weights: np.ndarray | None = None) -> Any:
+        """Return the model trained on some of the training rows, with the same random state."""
+        X, y = take_rows(self.parts.X_train, positions), self.parts.y_train[positions]
+        seed = self.options.seed
+        return refit(self.model, X, y, weights, None, seed, keep_random_state=True, quiet=False)
 
     def view(self, rows: np.ndarray, why: bool = False) -> RowView:
         """Return the view of these training rows, by row number of the file.

@@ -293,13 +293,13 @@ class Dataset:
         return label_of(self.columns)
 
     @property
-    def label_names(self) -> list[str]:
-        """The columns that hold the labels."""
+    def label_name(self) -> str:
+        """The column of the labels; if there are several, their names separated by commas."""
         if self.layout is None:
-            return [self.label.name]
+            return self.label.name
         if self.layout["kind"] == "columns":
-            return list(self.layout["names"])
-        return [str(self.layout.get("column") or self.layout.get("labels", "label"))]
+            return ", ".join(self.layout["names"])
+        return str(self.layout.get("column") or self.layout.get("labels", "label"))
 
     @property
     def regression(self) -> bool:

@@ -11,14 +11,13 @@ from sklearn.metrics import r2_score
 from exempla.cli.fitted import Fitted, reading
 from exempla.cli.options import command_for
 from exempla.cli.query import QueryRows, choose_query
-from exempla.data import absent_labels, take_rows
+from exempla.data import absent_labels
 from exempla.errors import ExemplaError
 from exempla.progress import stage as start_stage
 from exempla.progress import waiting
 from exempla.report import evidence_of
 from exempla.tables import Decision, export, format_suffix
 from exempla.tasks.clean import clean_from
-from exempla.tasks.retrain import refit
 
 STAGES = (("finding harmful rows", 4, 4), ("retraining", 1, 0))
 
@@ -67,7 +66,7 @@ def run(options: Namespace) -> int:
         paths = asked.write(stage, found, about, evidence=evidence, extra=extra)
         if name is not None:
             rows = [Decision(int(row), "remove") for row in removed]
-            label = given.dataset.label.name
+            label = given.dataset.label_name
             paths["data"] = export(given.dataset.table, rows, stage / name, label=label)
     job.say(what)
     job.say_files(paths)
@@ -89,9 +88,7 @@ def _without(given: Fitted, asked: QueryRows, positions: np.ndarray) -> tuple[fl
             f"Without these {len(positions):,} of {len(parts.train):,} training rows, no row of "
             f"class {gone[0]!s} is left to train on; choose a smaller -k."
         )
-    X, y, seed = take_rows(parts.X_train, kept), parts.y_train[kept], given.options.seed
-    again = refit(given.model, X, y, None, None, seed, keep_random_state=True, quiet=False)
-    both = asked.predicted, again.predict(parts.X_test)
+    both = asked.predicted, given.refit(kept).predict(parts.X_test)
     if given.regression:
         worst, now = (np.abs(p - truth)[asked.positions] for p in both)
         before, after = (float(r2_score(truth, p)) for p in both)

@@ -54,7 +54,7 @@ def run(options: Namespace) -> int:
     made = job.contract(
         parts.train.tolist(),
         file=given.dataset.name,
-        label=given.dataset.label.name,
+        label=given.dataset.label_name,
         model=given.described,
         cross_validated_accuracy=given.accuracy.mean,
         rows=vectors.shape[0],

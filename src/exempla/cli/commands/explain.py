@@ -132,7 +132,7 @@ def _extra(given: Fitted, asked: QueryRows, stand_in: Surrogate | None) -> dict[
     return {
         "surrogate": named,
         "file": given.dataset.name,
-        "label": given.dataset.label.name,
+        "label": given.dataset.label_name,
         "model": given.described,
         "cross_validated_accuracy": given.accuracy.mean,
         "compared": [one.to_dict() for one in given.compared],

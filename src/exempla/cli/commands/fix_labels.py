@@ -294,7 +294,7 @@ class _Judged:
             **job.contract(found.indices.tolist(), damping=None, damping_rule=None),
             **found.to_dict(),
             "file": self.dataset.name,
-            "label": ", ".join(self.dataset.label_names),
+            "label": self.dataset.label_name,
         }
         return write_tables(stage, found, view, values)
 
@@ -317,7 +317,7 @@ class _Judged:
             source=ReviewedFile(
                 table.path,
                 table.format,
-                label=", ".join(self.dataset.label_names),
+                label=self.dataset.label_name,
                 options=table.reading_options() | ({"parts": layout} if layout else {}),
                 # Of what was read: the file may have changed while the model was trained.
                 fingerprint=fingerprint(table),
@@ -400,7 +400,7 @@ class _Judged:
         """Return the given and the suggested label, which differ, and which side is right."""
         row, given, better = int(found.indices[rank]), found.given[rank], found.suggested[rank]
         if found.spread is not None:
-            cell = self.dataset.table.strings(self.dataset.label.name, [row])[0]
+            cell = self.dataset.table.strings(self.dataset.label_name, [row])[0]
             expected, spread = float(found.expected[rank]), float(found.spread[rank])
             better = expected if better == given else better
             side = "too high" if given > expected else "too low"
@@ -421,7 +421,7 @@ class _Judged:
     def _original(self, row: int, shown: Content) -> tuple[tuple[str, str | None], ...]:
         """Return the row as in the file; a cell that equals the shown text is None."""
         text = "".join(piece for piece, _ in shown.pieces)
-        label = self.dataset.label.name
+        label = self.dataset.label_name
         cells = self.dataset.table.row(row).items()
         found = [(name, value or "") for name, value in cells if name != label]
         return tuple((name, None if value and value == text else value) for name, value in found)
