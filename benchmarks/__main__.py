@@ -17,7 +17,8 @@ from pathlib import Path
 from benchmarks import selection, speed
 from benchmarks.jobs import page
 from benchmarks.peers.environments import ROOT
-from exempla.cli.console import Console, exit_code
+from exempla.cli.main import exit_code
+from exempla.cli.options import Console
 from exempla.errors import ExemplaError
 
 
@@ -48,7 +49,7 @@ def run(options: Namespace) -> int:
     """Measure, and say so in the way that was asked for."""
     if options.rounds < 1:
         raise ExemplaError(f"--rounds {options.rounds} is not usable; give at least 1.")
-    console, heard = Console.of(options), io.StringIO()
+    console, heard = Console(options), io.StringIO()
     aside = options.quiet or options.json
     with contextlib.redirect_stdout(heard) if aside else contextlib.nullcontext():
         selection.measure(options.rounds, options.quick)

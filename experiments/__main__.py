@@ -18,7 +18,8 @@ from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
 
-from exempla.cli.console import Console, exit_code
+from exempla.cli.main import exit_code
+from exempla.cli.options import Console
 from exempla.errors import ExemplaError
 from experiments.catalogue import EXPERIMENTS, missing
 
@@ -73,7 +74,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(options: Namespace) -> int:
     """Run what was asked for; exit code 2 if one failed, or if a named one has no data."""
-    console = Console.of(options)
+    console = Console(options)
     if "list" in options.names:
         width = max(map(len, EXPERIMENTS))
         for name, experiment in EXPERIMENTS.items():
@@ -132,10 +133,10 @@ def _perform(console: Console, name: str, out: Path, fast: bool, data: Path | No
 @contextlib.contextmanager
 def _elsewhere(console: Console) -> Iterator[None]:
     """What experiments print: nowhere when quiet; away from the JSON when there is some."""
-    if console.quiet:
+    if console.options.quiet:
         with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
             yield
-    elif console.as_json:
+    elif console.options.json:
         with contextlib.redirect_stdout(sys.stderr):
             yield
     else:

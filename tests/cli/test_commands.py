@@ -12,7 +12,7 @@ import pytest
 from sklearn.datasets import load_breast_cancer
 
 from exempla.cli.commands import installation
-from exempla.cli.commands.installation import find_checkout
+from exempla.cli.commands.installation import _find_checkout
 from exempla.errors import ExemplaError
 from tests.cli.case import CONTRACT, run
 
@@ -34,9 +34,9 @@ def test_without_a_checkout_one_sentence_says_so(command, tmp_path, monkeypatch,
 
 
 def test_checkout_is_found_from_an_editable_install_or_the_folder(tmp_path):
-    assert find_checkout("experiments", [tmp_path, ROOT]) == ROOT
+    assert _find_checkout("experiments", [tmp_path, ROOT]) == ROOT
     with pytest.raises(ExemplaError, match="no-such-folder"):
-        find_checkout("no-such-folder", [ROOT])
+        _find_checkout("no-such-folder", [ROOT])
 
 
 def test_words_are_handed_to_the_checkout(tmp_path, monkeypatch, capfd):

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from argparse import Namespace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ import pytest
 
 from exempla import __version__
 from exempla.cli.commands import explain
-from exempla.cli.console import Console, plain
+from exempla.cli.options import Console, plain
 from tests.cli.case import run
 
 
@@ -103,7 +104,7 @@ def test_letters_of_all_the_world_stay():
 def test_what_the_stream_cannot_show_is_still_printed(monkeypatch):
     stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     monkeypatch.setattr(sys, "stdout", stream)
-    Console().say("R² of \udcff.csv")
+    Console(Namespace(quiet=False, json=False)).say("R² of \udcff.csv")
     assert stream.buffer.getvalue() == b"R\\xb2 of \\udcff.csv\n"
 
 

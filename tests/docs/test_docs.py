@@ -68,7 +68,7 @@ def test_output_is_shown_under_its_block():
 
 
 def test_every_command_is_on_the_command_line_page():
-    from exempla.cli.main import COMMANDS
+    from exempla.cli.options import COMMANDS
 
     page = text_of("command-line.md")
     assert not [c for c in COMMANDS if f"`exempla {c.replace('_', '-')}`" not in page]

@@ -85,8 +85,7 @@ def kill_at_every_step(
 ) -> None:
     """Fork, kill and keep what is left, until a run reaches its end."""
     import exempla.tables.corrections  # once here, not in every child
-    import exempla.tables.formats.encoding
-    import exempla.tables.read  # noqa: F401
+    import exempla.tables.formats.encoding  # noqa: F401
 
     for step in range(1, 2000, stride):
         copy = work / f"{step:04d}"

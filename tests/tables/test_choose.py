@@ -18,10 +18,10 @@ from exempla.tables import CrossValidation, choose_model, infer_columns, read_ta
 from exempla.tables.models import choose, surrogate
 from exempla.tables.models.choose import (
     Compared,
+    _compared_rows,
+    _simplest,
     boosted_model,
     can_explain,
-    compared_rows,
-    simplest,
 )
 from tests.cli.case import run
 
@@ -69,10 +69,10 @@ def test_the_simplest_within_one_standard_error_is_taken():
     def one(loss, se):
         return Compared("", None, CrossValidation(0, 0, 0), loss, se)
 
-    assert simplest([one(0.50, 0.01), one(0.40, 0.02)]) == 1
-    assert simplest([one(0.419, 0.09), one(0.40, 0.02)]) == 0
-    assert simplest([one(0.421, 0.09), one(0.40, 0.02)]) == 1  # the best one's error counts
-    assert simplest([one(0.40, 0.01), one(0.50, 0.01)]) == 0
+    assert _simplest([one(0.50, 0.01), one(0.40, 0.02)]) == 1
+    assert _simplest([one(0.419, 0.09), one(0.40, 0.02)]) == 0
+    assert _simplest([one(0.421, 0.09), one(0.40, 0.02)]) == 1  # the best one's error counts
+    assert _simplest([one(0.40, 0.01), one(0.50, 0.01)]) == 0
 
 
 @pytest.mark.usefixtures("everything")
@@ -118,12 +118,12 @@ def test_text_alone_keeps_its_linear_model(tmp_path):
 def test_large_comparisons_use_fewer_rows_and_huge_ones_are_not_made():
     frame = pd.DataFrame(np.zeros((30_000, 50)))
     two, many = np.arange(30_000) % 2, np.arange(30_000) % 500
-    assert compared_rows(frame, two, False) == 20_000
-    assert compared_rows(frame, np.arange(30_000) % 4, False) == 10_000
-    assert compared_rows(frame, many, False) is None
-    assert compared_rows(frame[:2], two[:2], False) is None
-    assert compared_rows(frame[:9], np.arange(9), False) is None
-    assert compared_rows(frame[:9], np.arange(9.0), True) == 20_000
+    assert _compared_rows(frame, two, False) == 20_000
+    assert _compared_rows(frame, np.arange(30_000) % 4, False) == 10_000
+    assert _compared_rows(frame, many, False) is None
+    assert _compared_rows(frame[:2], two[:2], False) is None
+    assert _compared_rows(frame[:9], np.arange(9), False) is None
+    assert _compared_rows(frame[:9], np.arange(9.0), True) == 20_000
 
 
 def test_boosted_columns_keep_gaps_and_code_categories(tmp_path):

@@ -10,7 +10,7 @@ import pytest
 
 from exempla import ExemplaError
 from exempla.tables import Decision, export, read_table
-from exempla.tables.formats.encoding import sniff_encoding
+from exempla.tables.formats.encoding import _sniff_encoding
 
 SENTENCES = {
     "russian": ["Отличный фильм, смотрел с удовольствием", "Скучно и очень долго", "плохо"],
@@ -112,13 +112,13 @@ def test_a_guess_that_does_not_write_back_its_bytes_is_not_taken(tmp_path):
 )
 def test_what_is_no_encoding_of_text_is_refused(codec):
     with pytest.raises(ExemplaError, match="is not a text encoding"):
-        sniff_encoding(b"a,b\n1,2\n", codec, "a.csv")
+        _sniff_encoding(b"a,b\n1,2\n", codec, "a.csv")
 
 
 @pytest.mark.parametrize("name", ["", "utf-9", "\x00", "../x", "idna", "undefined", "punycode"])
 def test_strange_names_of_encodings_are_one_sentence(name):
     with pytest.raises(ExemplaError) as refused:
-        sniff_encoding("ä,b\n1,2\n".encode("latin-1"), name, "a.csv")
+        _sniff_encoding("ä,b\n1,2\n".encode("latin-1"), name, "a.csv")
     assert "\n" not in str(refused.value)
 
 
@@ -131,7 +131,7 @@ def test_every_codec_of_python_reads_exactly_or_refuses(codec):
         b"\\x41~{+A",
     ):
         try:
-            encoding, text = sniff_encoding(data, codec, "a.csv")
+            encoding, text = _sniff_encoding(data, codec, "a.csv")
         except ExemplaError:
             continue
         assert encoding.encode(text) == data

@@ -20,7 +20,7 @@ from exempla.tables import (
     split,
 )
 from exempla.tables.infer import same_labels
-from exempla.tables.models.choose import make_folds
+from exempla.tables.models.choose import _make_folds
 
 
 def mixed(n: int = 400, seed: int = 0) -> pd.DataFrame:
@@ -105,7 +105,7 @@ def test_a_class_too_small_to_test_is_said_and_never_judged(tmp_path):
     assert {7, 8, 9} <= set(parts.train.tolist())
     assert any("2 class(es) have too few rows" in n and "'once', 'twice'" in n for n in parts.notes)
     y = parts.y_train
-    folds = make_folds(y, 5, classes=True, seed=0)
+    folds = _make_folds(y, 5, classes=True, seed=0)
     once = int(np.flatnonzero(y == "once")[0])
     assert all(once in train and once not in test for train, test in folds)
     judged = np.concatenate([test for _, test in folds])

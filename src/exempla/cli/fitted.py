@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from sklearn.pipeline import Pipeline
 from threadpoolctl import threadpool_limits
 
-from exempla.cli.console import command_line, plain
+from exempla.cli.options import command_line, plain
 from exempla.cli.output import Job
 from exempla.data import take_rows
 from exempla.errors import ExemplaError
@@ -43,9 +44,9 @@ from exempla.tables import (
     split,
 )
 from exempla.tables.dataset import Dataset, RowView, merge_labels, spellings
-from exempla.tables.features import with_tree_columns
-from exempla.tables.models.choose import Compared
+from exempla.tables.models.choose import Compared, tree_columns
 from exempla.tables.table import show
+from exempla.tasks.retrain import refit
 
 _MAX_LISTED_COLUMNS = 20
 """Columns up to which every one is listed."""
@@ -93,6 +94,12 @@ class Fitted:
         if self.options.model is None and hasattr(self.model, "steps"):
             return self.model[-1], self.model[:-1].transform
         return self.model, lambda X: X
+
+    def refit(self, positions: np.ndarray, weights: np.ndarray | None = None) -> Any:
+        """Return the model trained on some of the training rows, with the same random state."""
+        X, y = take_rows(self.parts.X_train, positions), self.parts.y_train[positions]
+        seed = self.options.seed
+        return refit(self.model, X, y, weights, None, seed, keep_random_state=True, quiet=False)
 
     def view(self, rows: np.ndarray, why: bool = False) -> RowView:
         """Return the view of these training rows, by row number of the file.
@@ -412,7 +419,7 @@ def _prepared(model: Any, columns: Collection[Column]) -> Any:
     library = type(model).__module__.partition(".")[0]
     given = model.get_params()
     model.set_params(**{k: v for k, v in _QUIET.get(library, {}).items() if k not in given})
-    return with_tree_columns(model, columns)
+    return Pipeline([("prepare", tree_columns(columns, words=True)), ("model", model)])
 
 
 @contextmanager

@@ -1,41 +1,30 @@
-"""`exempla`: the command line. Each command is a module of `exempla.cli.commands`."""
+"""`exempla`: the command line. Each command is a module of `exempla.cli.commands`.
+
+`exit_code` turns whatever a command raises into one sentence and an exit code.
+"""
 
 from __future__ import annotations
 
 import argparse
 import inspect
+import os
+import platform
+import shlex
 import sys
+import tempfile
 import time
-from collections.abc import Sequence
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from importlib import import_module
+from pathlib import Path
 from typing import Any, NoReturn
 
 from exempla import __version__
-from exempla.cli.console import exit_code, plain
-from exempla.cli.options import ARGUMENTS
+from exempla.cli.options import COMMANDS, plain
+from exempla.errors import ExemplaError
+from exempla.io import write_text
 from exempla.progress import Stage, overall, showing
-
-COMMANDS = {
-    "demo": "a real model, its real mistakes, and the training images behind them (under 30 s)",
-    "explain": "which rows in your file are responsible for a model's errors?",
-    "fix-labels": "which labels in your file are wrong?",
-    "review": "decide about suspicious labels in your browser, and export the corrected file",
-    "clean": "which rows in your file harm the model, and what happens without them?",
-    "summarize": "reduce your file to k weighted rows",
-    "acquire": "which rows should you label or add next?",
-    "attack": "which rows could be changed slightly to flip predictions?",
-    "embed": "write the rows of your file as vectors in Fisher space",
-    "reproduce": "run the paper's experiments again (needs a checkout of the source)",
-    "bench": "measure speed, beside other libraries too (needs a checkout of the source)",
-    "doctor": "print versions, devices and what is installed, or what exempla makes of a file",
-    "completion": "print a completion script for bash, zsh, fish, tcsh or PowerShell",
-}
-"""Each command with its line in the help, in order."""
-_MODULES = {
-    "fix-labels": "fix_labels", "bench": "installation", "reproduce": "installation",
-    "doctor": "installation", "completion": "installation",
-}  # fmt: skip
-"""Modules of `exempla.cli.commands` that are not called like their command."""
 
 _DESCRIPTION = "Which training examples are most responsible for this set of predictions?"
 _EPILOG = """\
@@ -62,8 +51,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"exempla {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for name, line in COMMANDS.items():
-        add_arguments = ARGUMENTS[name]
+    for name, (add_arguments, line) in COMMANDS.items():
         command = commands.add_parser(
             name,
             help=line,
@@ -85,8 +73,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     """Run the command, with one progress bar if it has stages."""
-    name = _MODULES.get(options.command, options.command)
-    command = import_module(f"exempla.cli.commands.{name}")
+    about_itself = options.command in ("bench", "reproduce", "doctor", "completion")
+    module = "installation" if about_itself else options.command.replace("-", "_")
+    command = import_module(f"exempla.cli.commands.{module}")
     if not hasattr(command, "STAGES"):
         return command.run(options)
     # Each stage has a name, its typical share of the time, and the number of counters it runs.
@@ -96,6 +85,106 @@ def _run(options: argparse.Namespace) -> int:
     )  # fmt: skip
     with showing(not options.quiet), overall(options.command, [Stage(*each) for each in stages]):
         return command.run(options)
+
+
+_CORE = (
+    "numpy", "scipy", "scikit-learn", "numba", "pandas", "pyarrow", "pillow",
+    "shtab", "jinja2", "matplotlib", "array-api-compat", "charset-normalizer",
+)  # fmt: skip
+_EXTRAS = {
+    "torch": ("torch",),
+    "hf": ("transformers", "datasets"),
+    "ray": ("ray",),
+    "review": ("fastapi", "uvicorn"),
+    "excel": ("openpyxl",),
+    "trees": ("lightgbm", "xgboost", "catboost"),
+}
+
+
+def versions() -> dict[str, Any]:
+    """Return the versions of exempla, Python, the system, and the libraries (None if missing)."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    def of(names: Sequence[str]) -> dict[str, str | None]:
+        found: dict[str, str | None] = dict.fromkeys(names)
+        for name in names:
+            with suppress(PackageNotFoundError):
+                found[name] = version(name)
+        return found
+
+    return {
+        "exempla": __version__,
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "core": of(_CORE),
+        "extras": {extra: of(names) for extra, names in _EXTRAS.items()},
+    }
+
+
+_OK, _MISTAKE, _CRASH, _STOPPED = 0, 2, 3, 130
+"""Success; a mistake in the command or its input; internal error; interrupted by the user.
+Code 1, for more findings than --fail-above allows, is returned by the command itself."""
+
+
+def exit_code(run: Callable[[], int], words: Sequence[str] = (), folder: Path | None = None) -> int:
+    """Run a command and return its exit code; print any exception as one sentence.
+
+    `words` are what the user typed; a crash report is written to `folder`.
+
+    >>> def mistake() -> int:
+    ...     raise ExemplaError("This cannot be done; do that instead.")
+    >>> exit_code(mistake)
+    2
+    """
+    try:
+        return int(run())
+    except ExemplaError as error:
+        return _refuse(str(error), _MISTAKE)
+    except BrokenPipeError:
+        # The reader of a pipe (head, less) has closed it: not a mistake.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _OK
+    except OSError as error:
+        return _refuse(f"{error.filename or 'a file'}: {error.strerror or error}.", _MISTAKE)
+    except KeyboardInterrupt as stopped:
+        how = "".join(
+            f" {note[:1].upper()}{note[1:]}." for note in getattr(stopped, "__notes__", ())
+        )
+        print(plain(f"\nexempla: stopped.{how}", sys.stderr), file=sys.stderr)
+        return _STOPPED
+    except Exception as error:
+        return _refuse(f"{_what(error)}; {_reported(error, words, folder)}.", _CRASH)
+
+
+def _refuse(sentence: str, code: int) -> int:
+    print(plain(f"exempla: error: {' '.join(sentence.split())}", sys.stderr), file=sys.stderr)
+    return code
+
+
+def _what(error: Exception) -> str:
+    kind, said = type(error).__name__, str(error).strip().split("\n")[0].rstrip(".")
+    # torch's OutOfMemoryError is not a MemoryError
+    if isinstance(error, MemoryError) or kind == "OutOfMemoryError":
+        room = f" ({said})" if said else ""
+        return f"Not enough memory{room}: use fewer rows, columns or pixels"
+    return f"Internal error ({kind}: {said})" if said else f"Internal error ({kind})"
+
+
+def _reported(error: Exception, words: Sequence[str], folder: Path | None) -> str:
+    """Write a crash report and return a phrase that says where it is."""
+    found = versions()
+    listed = [found.pop("core"), *found.pop("extras").values()]
+    known = [f"{name} {number}" for part in (found, *listed) for name, number in part.items()]
+    lines = [shlex.join(["exempla", *words]), "", *known, "", *traceback.format_exception(error)]
+    name = f"exempla-crash-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt"
+    places = [folder] if folder is not None and folder.is_dir() else []
+    for place in (*places, Path(tempfile.gettempdir())):
+        try:
+            path = write_text(place / name, plain("\n".join(lines)))
+        except OSError:
+            continue
+        return f"please report it with the crash report in {path}"
+    return "a crash report could not be written"
 
 
 if __name__ == "__main__":

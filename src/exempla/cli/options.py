@@ -1,18 +1,26 @@
 """The arguments of every command: a function adds those of one, and its docstring is the help.
 
-Imports nothing heavy, so that `exempla --help` is fast.
+`Console` prints as --quiet and --json say; `command_line` and `command_for` return a command to be
+pasted. Imports nothing heavy, so that `exempla --help` is fast.
 """
 
 from __future__ import annotations
 
+import json
 import math
+import re
+import shlex
 import sys
+import time
+import warnings
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TextIO
 
-from exempla.errors import ExemplaError
+from exempla.errors import ExemplaWarning
+from exempla.progress import clear_line
 
 _TOOLS = ("label-studio", "fiftyone", "cleanlab", "spotlight")
 """Tools that suspects can be exported to."""
@@ -327,13 +335,28 @@ def _completion(parser: ArgumentParser) -> None:
 # fmt: on
 
 
-ARGUMENTS: dict[str, Callable[[ArgumentParser], None]] = {
-    "demo": _demo, "explain": _explain, "fix-labels": _fix_labels, "review": _review,
-    "clean": _clean, "summarize": _summarize, "acquire": _acquire, "attack": _attack,
-    "embed": _embed, "reproduce": _checkout, "bench": _checkout, "doctor": _doctor,
-    "completion": _completion,
+COMMANDS: dict[str, tuple[Callable[[ArgumentParser], None], str]] = {
+    "demo": (_demo,
+             "a real model, its real mistakes, and the training images behind them (under 30 s)"),
+    "explain": (_explain, "which rows in your file are responsible for a model's errors?"),
+    "fix-labels": (_fix_labels, "which labels in your file are wrong?"),
+    "review": (_review,
+               "decide about suspicious labels in your browser, and export the corrected file"),
+    "clean": (_clean, "which rows in your file harm the model, and what happens without them?"),
+    "summarize": (_summarize, "reduce your file to k weighted rows"),
+    "acquire": (_acquire, "which rows should you label or add next?"),
+    "attack": (_attack, "which rows could be changed slightly to flip predictions?"),
+    "embed": (_embed, "write the rows of your file as vectors in Fisher space"),
+    "reproduce": (_checkout,
+                  "run the paper's experiments again (needs a checkout of the source)"),
+    "bench": (_checkout,
+              "measure speed, beside other libraries too (needs a checkout of the source)"),
+    "doctor": (_doctor,
+               "print versions, devices and what is installed, or what exempla makes of a file"),
+    "completion": (_completion,
+                   "print a completion script for bash, zsh, fish, tcsh or PowerShell"),
 }  # fmt: skip
-"""What adds the arguments of each command."""
+"""What adds the arguments of each command, and its line in the help, in order."""
 
 
 def _number(text: str) -> float:
@@ -383,11 +406,88 @@ def _tools(text: str) -> tuple[str, ...]:
     return names
 
 
-def check_numbers(options: Namespace) -> None:
-    """Refuse an invalid seed or k before any work is done."""
-    from exempla.checks import check_seed
+_HIDDEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters except tab and newline
+    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # characters that change the direction of text
+    "\u2028\u2029\ud800-\udfff]"  # line separators and surrogates
+)
 
-    check_seed(options.seed)
-    k = getattr(options, "k", None)
-    if k not in (None, "auto") and k < 1:
-        raise ExemplaError(f"k is {k}; ask for at least one row with -k.")
+
+def plain(text: str, stream: TextIO | None = None) -> str:
+    """Return the text with control characters escaped.
+
+    File, column and class names come from untrusted files and must not control the terminal. If a
+    stream is given, characters that its encoding lacks are escaped too.
+    """
+    shown = _HIDDEN.sub(lambda found: found.group().encode("unicode_escape").decode(), text)
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    return shown.encode(encoding, "backslashreplace").decode(encoding)
+
+
+class Console:
+    """Print messages to standard output, or to standard error with --json."""
+
+    def __init__(self, options: Namespace) -> None:
+        self.options, self.progress = options, not options.quiet
+        self.started = getattr(options, "started", time.perf_counter())
+
+    def say(self, text: str = "") -> None:
+        """Print a message unless --quiet is given."""
+        if self.progress:
+            clear_line()
+            stream = sys.stderr if self.options.json else sys.stdout
+            print(plain(text, stream), file=stream, flush=True)
+
+    def warn(self, text: str) -> None:
+        """Print a warning, even with --quiet."""
+        clear_line()
+        line = " ".join(text.split())
+        print(plain(f"warning: {line}", sys.stderr), file=sys.stderr, flush=True)
+
+    def result(self, values: dict[str, Any]) -> None:
+        """Print the machine-readable result if --json is given."""
+        if self.options.json:
+            print(json.dumps(values, indent=2, allow_nan=False), flush=True)
+
+    def seconds(self) -> float:
+        """Return the seconds since the command started."""
+        return time.perf_counter() - self.started
+
+    @contextmanager
+    def hearing_warnings(self) -> Iterator[None]:
+        """Print warnings of exempla once each; hide those of other libraries."""
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            yield
+        said: set[str] = set()
+        for warning in caught:
+            text = str(warning.message)
+            ours = issubclass(warning.category, ExemplaWarning)
+            if text not in said and (ours or warning.category.__name__ == "ConvergenceWarning"):
+                said.add(text)
+                self.warn(text.split("\n")[0])
+
+
+_SAME_FILE = (
+    "label", "merge_labels", "task", "test", "curated", "curated_column", "encoding", "delimiter",
+    "header", "model",
+)  # fmt: skip
+"""Options that describe the file and so apply to every command on it."""
+
+
+def command_for(options: Namespace, command: str, *words: str) -> str:
+    """Return another command on the same file, ready to be pasted."""
+    out = ["exempla", command, str(options.file)]
+    for name in _SAME_FILE:
+        value = getattr(options, name, None)
+        if value is not None and value != "auto":
+            out += [f"--{name.replace('_', '-')}", str(value)]
+    for name in ("text", "kind"):
+        for value in getattr(options, name, []):
+            out += [f"--{name}", value]
+    return plain(shlex.join([*out, *words]))
+
+
+def command_line(options: Namespace) -> str:
+    """Return the command as the user typed it, ready to be pasted."""
+    return plain(shlex.join(["exempla", *options.arguments]))

@@ -12,15 +12,16 @@ from argparse import Namespace
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from exempla import __version__
-from exempla.cli.console import Console, command_line
-from exempla.cli.options import check_numbers
+from exempla.checks import check_seed
+from exempla.cli.options import Console, command_line
 from exempla.errors import ExemplaError
+from exempla.explainer import Explainer
 from exempla.io import (
     MANIFEST,
     check_targets,
@@ -35,7 +36,6 @@ from exempla.progress import showing, waiting
 from exempla.progress import stage as start_stage
 from exempla.report import About, View, write_report
 from exempla.results import Answer, Selection
-from exempla.tables.formats.encoding import format_suffix
 
 _ALWAYS = ("explanation.json", "explanation.csv", "report.html")
 """What every command writes, besides the manifest."""
@@ -55,8 +55,8 @@ class Job(Console):
     """A running command: its options, its results folder, and what it prints."""
 
     def __init__(self, options: Namespace, folder: Path) -> None:
-        super().__init__(options.quiet, options.json, getattr(options, "started", None))
-        self.options, self.folder = options, folder
+        super().__init__(options)
+        self.folder = folder
 
     @classmethod
     @contextmanager
@@ -81,7 +81,10 @@ class Job(Console):
             raise
 
     def _prepare(self, files: list[str], others: list[str]) -> None:
-        check_numbers(self.options)
+        check_seed(self.options.seed)
+        k = getattr(self.options, "k", None)
+        if k not in (None, "auto") and k < 1:
+            raise ExemplaError(f"k is {k}; ask for at least one row with -k.")
         folder, names = self.folder, [*_ALWAYS, *files, MANIFEST]
         for given in (getattr(self.options, name, None) for name in ("file", "test", "curated")):
             if given is not None:
@@ -128,6 +131,14 @@ class Job(Console):
             f"The results cannot be written to {self.folder} ({why}); free some space there, or "
             "choose another folder with --out."
         )
+
+    def explainer(self, model: Any) -> Explainer:
+        """Return an Explainer of this model with the options of the command."""
+        options = self.options
+        return Explainer(
+            model, store=getattr(options, "store", None), budget=options.budget,
+            seed=options.seed, progress=self.progress,
+        )  # fmt: skip
 
     def contract(self, indices: list[int], **known: Any) -> dict[str, Any]:
         """Return the fields of every explanation.json; those the answer does not have are null."""
@@ -182,11 +193,6 @@ def _keep_apart(given: Path, folder: Path, names: Iterable[str]) -> None:
                 f"{given} is read, and {place} would be written over it; choose another folder "
                 "with --out."
             )
-
-
-def named_after(name: str, file: str | Path) -> str:
-    """Return the name with the file extension of the user's file."""
-    return name + format_suffix(PurePath(file).name)
 
 
 def write_results(

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import re
+import time
 from argparse import Namespace
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from exempla.cli.fitted import Fitted, decisive
+from exempla.cli.output import write_results
 from exempla.data import take_rows
 from exempla.errors import ExemplaError
+from exempla.explainer import Explainer
+from exempla.report import About
 from exempla.report.views import rounded
 from exempla.tables import Split, Table
 from exempla.tables.dataset import RowView
@@ -58,6 +63,33 @@ class QueryRows:
         return given.dataset.view(
             parts.test_table, rows=self.rows, labels=labels, predicted=predicted, **why
         )
+
+    def answered(
+        self, answer_from: Callable[..., Any], explainer: Explainer, k: Any, **options: Any
+    ) -> tuple[Any, QueryRows]:
+        """Answer the query with `explain_from` or `clean_from`.
+
+        Return the answer and the rows it is about, without errors that are wrong test labels.
+        """
+        started, parts = time.perf_counter(), self.given.parts
+        found = answer_from(
+            explainer.fit(self.given.train),
+            parts.X_test if parts.y_test is None else (parts.X_test, parts.y_test),
+            k if k == "auto" else min(k, len(parts.train)),
+            ask=self.positions,
+            errors=self.noun == "errors",
+            started=started,
+            **options,
+        )
+        return found, replace(self, positions=np.asarray(found.question.rows))
+
+    def write(self, stage: Path, answer: Any, about: About, **report: Any) -> dict[str, Path]:
+        """Write the results, showing the training rows and these rows (see `write_results`)."""
+        views = {
+            "train_view": self.given.view(answer.indices, why=True),
+            "test_view": self.test_view(),
+        }
+        return write_results(stage, answer, about=about, **views, **report)
 
 
 def ask_about_file(options: Namespace) -> Namespace:

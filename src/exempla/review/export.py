@@ -125,7 +125,7 @@ def write_corrected(review: Review, decisions: list[FinalDecision]) -> Path:
     folder that was changed since, are refused.
     """
     from exempla.tables import corrections
-    from exempla.tables.read import read_table
+    from exempla.tables.dataset import read_table
 
     path, target = review.source_path(), corrected_path(review)
     corrections.refuse_input(target, path)
@@ -187,17 +187,17 @@ def _write_decisions(review: Review) -> tuple[list[FinalDecision], str]:
     text = json.dumps([asdict(d) for d in decisions], indent=1, ensure_ascii=False)
     with _storing(listing.name):
         write_text(listing, f"{text}\n")
-    lines, more = [], []
+    lines = []
     for d in _changes(decisions):
         # Not the name of a column, so that a part's label is never applied to the row.
         column = _label(review) + (f"[{d.part}]" if d.part else "")
-        line = (d.row, d.id, column, d.old_label, d.new_label, d.action, d.time, d.evidence, d.note)
-        lines.append(corrections.PatchLine(*line, original=str(review.source.fingerprint)))
-        part = {"part": d.part} if d.part else {}
-        span = {"start": str(d.span[0]), "end": str(d.span[1])} if d.span else {}
-        more.append(part | span | {f"row.{name}": value for name, value in d.content.items()})
+        line = {"row": d.row, "id": d.id, "column": column, "old": d.old_label, "new": d.new_label}
+        line |= {"action": d.action, "time": d.time, "evidence": d.evidence, "note": d.note}
+        line |= {"part": d.part} if d.part else {}
+        line |= {"start": str(d.span[0]), "end": str(d.span[1])} if d.span else {}
+        lines.append(line | {f"row.{name}": value for name, value in d.content.items()})
     with _storing(patch.name):
-        corrections.write_patch_lines(patch, lines, more)
+        corrections.write_patch(patch, lines, str(review.source.fingerprint))
     return decisions, others
 
 
@@ -269,7 +269,8 @@ def _layout_of(review: Review) -> dict[str, Any] | None:
 
 def _write_corrected_parts(review: Review, path: Path, target: Path) -> Path:
     """Write the reviewed file with the decisions about parts of its rows."""
-    from exempla.tables.label_parts import changed, read_sentences
+    from exempla.tables.corrections import changed
+    from exempla.tables.dataset import read_tokens
 
     layout = dict(_layout_of(review) or {})
     reading = {k: v for k, v in review.source.options.items() if k != "parts"}
@@ -277,7 +278,7 @@ def _write_corrected_parts(review: Review, path: Path, target: Path) -> Path:
     if layout["kind"] == "conll":
         label = str(layout["label"] + (layout["label"] >= 0))
     if layout["kind"] in ("conll", "tokens"):
-        sentences = read_sentences(path, label)
+        sentences = read_tokens(path, label)
     changes: dict[tuple[int, Any], str] = {}
     removed: set[int] = set()
     with closing(review.open_log()) as log:
@@ -296,7 +297,7 @@ def _part_of(item: int, layout: dict[str, Any], sentences: Any) -> Any:
     if sentences is None:
         known = {item_of(row, name): name for name in layout["names"]}
     else:
-        from exempla.tables.label_parts import span_of
+        from exempla.tables.dataset import span_of
 
         tokens = sentences.tokens[row]
         known = {item_of(row, t or " ", span_of(tokens, i)): i for i, t in enumerate(tokens)}

@@ -69,7 +69,7 @@ def _text(suspect: Suspect) -> str:
 
 def _items_of_result(fixes: Any, texts: Any = None, images: Any = None) -> list[Suspect]:
     """Return the suspects of a result, most suspicious first."""
-    from exempla.tables.label_parts import span_of
+    from exempla.tables.dataset import span_of
 
     out = []
     for rank, row in enumerate(fixes.indices.tolist()):
@@ -98,7 +98,7 @@ def _items_of_review(review: Any) -> list[Suspect]:
     """Return the suspects of a review folder, in its order."""
     files = None
     if review.source.format == "images":
-        from exempla.tables.read import read_table
+        from exempla.tables.dataset import read_table
 
         files = read_table(review.source_path()).strings("file")
     out = []

@@ -19,17 +19,17 @@ import os
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
-from itertools import chain, repeat
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from exempla.errors import ExemplaError
 from exempla.io import file_mode, flush_folder, make_folder, read_json, write_bytes, write_text
+from exempla.tables.dataset import conll_text, conll_tokens, read_table
 from exempla.tables.formats.columnar import fingerprint as file_fingerprint
 from exempla.tables.formats.folder import FolderSource
-from exempla.tables.read import read_table
+from exempla.tables.formats.jsonl import JsonSource, replace_elements
 from exempla.tables.table import Edits, Table, show
 
 _ACTIONS = ("keep", "relabel", "remove")
@@ -72,7 +72,7 @@ _MARKER = ".exempla-export.json"
 _FORMAT = "exempla-export-1"
 
 
-def replace_tree(target: Path, fill: Callable[[Path], None], *, replace_own: bool = True) -> Path:
+def _replace_tree(target: Path, fill: Callable[[Path], None], *, replace_own: bool = True) -> Path:
     """Let `fill` create a folder, and move it to `target` when it is complete.
 
     With `replace_own=False`, a folder of an earlier export is refused as well.
@@ -184,7 +184,7 @@ def export(
     source = table.source
     if isinstance(source, FolderSource):
         edits = _edits(table, decisions, label)
-        return replace_tree(path, lambda new: source.copy_to(new, *edits), replace_own=replace_own)
+        return _replace_tree(path, lambda new: source.copy_to(new, *edits), replace_own=replace_own)
     data = corrected(table, decisions, label=label, excel_safe=excel_safe)
     make_folder(path.parent)
     return write_bytes(path, data)
@@ -252,39 +252,86 @@ def fingerprint(data: Table | str | Path) -> str:
     return hashlib.sha256(data.source.original()).hexdigest()
 
 
-@dataclass(frozen=True)
-class PatchLine:
-    """One line of a patch; `original` is the fingerprint of the file it belongs to."""
-
-    row: int
-    id: Any
-    column: str
-    old: str | None
-    new: str | None
-    action: str
-    time: str = ""
-    evidence: str = ""
-    note: str = ""
-    original: str = ""
+_PATCH_COLUMNS = (
+    "row", "id", "column", "old", "new", "action", "time", "evidence", "note", "original",
+)  # fmt: skip
 
 
-def write_patch_lines(
-    path: Path, lines: Iterable[PatchLine], more: Iterable[Mapping[str, str]] = ()
-) -> Path:
-    """Write a patch as CSV; `more` has further columns of each line."""
-    rows = [
-        dict(extra) | asdict(line) | {"original": line.original[:_STAMP]}
-        for line, extra in zip(lines, chain(more, repeat({})))
-    ]
-    own = [field.name for field in fields(PatchLine)]
-    names = dict.fromkeys([*own, *(name for row in rows for name in row)])
+def write_patch(path: Path, lines: Collection[Mapping[str, Any]], original: str) -> Path:
+    """Write a patch as CSV; `original` is the fingerprint of the file it belongs to.
+
+    Lines may have more columns than those of every patch.
+    """
+    names = dict.fromkeys([*_PATCH_COLUMNS, *(name for line in lines for name in line)])
     out = io.StringIO()
     writer = csv.DictWriter(out, list(names), restval="", lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows({**line, "original": original[:16]} for line in lines)
     make_folder(path.parent)
     return write_text(path, out.getvalue())
 
 
-_STAMP = 16
-"""Characters of the fingerprint in a patch."""
+_Changes = Mapping[tuple[int, str | int], str]
+"""(row, label name or token position) → "present" or "absent", or the new label of the token."""
+
+
+def changed(
+    path: Path, layout: dict[str, Any], changes: _Changes, removed: set[int], **reading: Any
+) -> bytes:
+    """Return the file with these labels changed and these rows removed."""
+    if layout["kind"] in ("conll", "tokens"):
+        edit = _changed_conll if layout["kind"] == "conll" else _changed_lists
+        return edit(path, layout, changes, removed)
+    table = read_table(path, **reading)
+    cells = _new_cells(table, layout, changes)
+    edits = Edits(cells, frozenset(removed))
+    return table.source.rewrite(edits) if edits.rows else table.source.original()
+
+
+def _new_cells(table: Table, layout: dict[str, Any], changes: _Changes) -> dict[int, Any]:
+    """Return the new cells, by row and column."""
+    out: dict[int, dict[int, str]] = {}
+    for (row, name), value in changes.items():
+        cells = out.setdefault(row, {})
+        if layout["kind"] == "columns":
+            cells[table.position(name)] = layout["spelt"][name][value == "present"]
+            continue
+        place, mark = table.position(layout["column"]), layout["separator"]
+        before = table.strings(layout["column"], [row])[0] or ""
+        cell = cells.get(place, before)
+        pieces = [piece.strip() for piece in cell.split(mark) if piece.strip()]
+        pieces = [piece for piece in pieces if piece != name]
+        pieces += [str(name)] if value == "present" else []
+        cells[place] = (f"{mark} " if f"{mark} " in before else mark).join(pieces)
+    return out
+
+
+def _changed_lists(
+    path: Path, layout: dict[str, Any], changes: _Changes, removed: set[int]
+) -> bytes:
+    """Change single elements of the label lists of JSON lines."""
+    source = read_table(path).source
+    assert isinstance(source, JsonSource)
+    edits: dict[int, dict[int, str]] = {}
+    for (row, place), value in changes.items():
+        edits.setdefault(row, {})[int(place)] = value
+
+    def edit(row: int, line: str) -> str:
+        return "" if row in removed else replace_elements(line, layout["labels"], edits[row])
+
+    return source.edited({*edits, *removed}, edit)
+
+
+def _changed_conll(
+    path: Path, layout: dict[str, Any], changes: _Changes, removed: set[int]
+) -> bytes:
+    file, text = conll_text(path)
+    out: list[str] = []
+    for line, row, place, fields in conll_tokens(text):
+        if row in removed:
+            continue
+        if fields and (row, place) in changes:
+            _, start, end = fields[layout["label"]]
+            line = line[:start] + changes[row, place] + line[end:]
+        out.append(line)
+    return file.written("".join(out))

@@ -1,26 +1,160 @@
 """`Dataset`: a user's file or folder as examples that can be split, modelled and shown.
 
-Tables, texts, images and token lists differ in how they are read. After that, every command of the
-command line works on the same object: rows have numbers, labels and a `RowView`.
+`read_table` reads a file of any supported format. Tables, texts, images and token lists differ in
+how they are read. After that, every command of the command line works on the same object: rows have
+numbers, labels and a `RowView`.
+
+If rows have several labels, or a label for every token, a layout, which review.json contains as
+well, says how the file stores them:
+
+    {"kind": "columns", "names": […], "spelt": {name: [absent, present]}}   a column for each label
+    {"kind": "delimited", "column": …, "separator": ";", "names": […]}      a list in one column
+    {"kind": "tokens", "tokens": …, "labels": …}                            JSON lines with lists
+    {"kind": "conll", "token": 0, "label": -1}                              a token per line
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+from sklearn.preprocessing import MultiLabelBinarizer
 
 from exempla.errors import ExemplaError
+from exempla.io import parse_json
 from exempla.report.views import LONGEST_TEXT, Content, ImageView, View, mark_words, rounded
-from exempla.tables.formats.folder import safe_path
+from exempla.tables.formats.columnar import OnDisk, fingerprint, read_npz, read_parquet
+from exempla.tables.formats.delimited import read_delimited
+from exempla.tables.formats.encoding import TextFile, named_format
+from exempla.tables.formats.folder import read_folder, safe_path
+from exempla.tables.formats.jsonl import read_jsonl
+from exempla.tables.formats.xlsx import is_workbook, read_xlsx
 from exempla.tables.infer import Column, infer_columns, label_of
-from exempla.tables.label_parts import Sentences, read_sentences
 from exempla.tables.table import Table, show, to_strings
+
+_FOREIGN = {
+    b"\xd0\xcf\x11\xe0": "an old Excel workbook; save the sheet as CSV",
+    b"%PDF": "a PDF; give a table",
+    b"\x89PNG": "an image; give the folder that holds it",
+    b"\xff\xd8\xff": "an image; give the folder that holds it",
+    b"ARROW1": "an Arrow IPC file; save it as Parquet",
+    b"SQLite format 3": "an SQLite database; export the table as CSV",
+}
+
+
+def read_table(
+    path: str | Path,
+    *,
+    encoding: str | None = None,
+    delimiter: str | None = None,
+    header: bool | None = None,
+    names: Sequence[str] | None = None,
+    expected: Collection[str] = (),
+    labelled: bool = True,
+) -> Table:
+    """Read a CSV, TSV, JSONL, Parquet, Excel or NPZ file or a folder of images.
+
+    Text formats may be compressed (.gz, .bz2, .xz, or a .zip with one file). The format is detected
+    from the content first and the name second.
+
+    Parameters
+    ----------
+    encoding, delimiter
+        Detected if None; ``table.notes`` reports both.
+    header
+        Whether the first row is the header; inferred from the rows if None.
+    names
+        Names for the columns, instead of those in the file.
+    expected
+        Columns you expect to find. A first row that contains one of them is a header, even if the
+        same word is also a value below it.
+    labelled
+        Whether images need labels. If not, an NPZ may lack `y`, and images may lie in the folder
+        itself; the table then has no label column.
+
+    >>> import tempfile, pathlib
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "a.tsv"
+    >>> _ = path.write_text("text\\tlabel\\nfine film\\tpos\\ndull film\\tneg\\n")
+    >>> table = read_table(path)
+    >>> table.notes[0], table.row(1)
+    ('Read a.tsv as utf-8, tab-separated.', {'text': 'dull film', 'label': 'neg'})
+    """
+    path = _checked(path)
+    if path.is_dir():
+        return read_folder(path, labelled)
+    with path.open("rb") as file:
+        magic = file.read(16)
+    if not magic:
+        raise ExemplaError(f"{path.name} is empty: it needs a header and at least one row.")
+    named = named_format(path)
+    if magic.startswith(b"PAR1"):
+        return read_parquet(path)
+    if named == ".npz":
+        return read_npz(path, labelled)
+    for start, what in _FOREIGN.items():
+        if magic.startswith(start):
+            raise ExemplaError(f"{path.name} is {what}.")
+    if named == ".parquet":
+        raise ExemplaError(f"{path.name} is not a Parquet file, although its name says so.")
+    if magic.startswith(b"PK\x03\x04") and is_workbook(path):
+        return read_xlsx(path)
+    file, text = TextFile.read(path, encoding)
+    named = named_format(file.name)
+    if named in (".jsonl", ".ndjson", ".json"):
+        table = read_jsonl(path, file, text)
+    else:
+        how = {"delimiter": delimiter, "header": header, "names": names, "expected": expected}
+        table = read_delimited(path, file, text, **how)
+    given = {"encoding": encoding, "delimiter": delimiter}
+    return replace(table, given={name: value for name, value in given.items() if value is not None})
+
+
+_ADDRESS = re.compile(r"(?:https?|ftp|s3|gs|gcs|abfss?|hdfs|file):/{1,2}", re.IGNORECASE)
+
+
+def _checked(path: str | Path) -> Path:
+    """Return the path of a file or folder that can be read."""
+    if found := _ADDRESS.match(str(path)):
+        how = f"`curl -LO {path}`" if found.group().lower().startswith("http") else "its own tool"
+        raise ExemplaError(
+            f"{path} is a URL, and exempla downloads nothing; download it with {how}, then give "
+            "the file."
+        )
+    path = Path(path)
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise ExemplaError(f"The name {str(path)!a} is not valid UTF-8; rename the file.") from None
+    if not path.exists():
+        near = path.parent if path.parent != path else Path()
+        raise ExemplaError(f"There is no file {str(path)!r}; check the name, in {str(near)!r}.")
+    if not path.is_file() and not path.is_dir():
+        raise ExemplaError(
+            f"{str(path)!r} is a pipe or a device, not a file; save its content to a file first."
+        )
+    return path
+
+
+def borrow_names(table: Table, other: Table) -> Table:
+    """Return the table with the column names of another file, if it has no header itself.
+
+    The table is unchanged if it has a header, or if the other file has none or another width.
+    """
+    if table.header or not other.header or len(table.names) != len(other.names):
+        return table
+    return replace(
+        table,
+        data=table.data.rename_columns(list(other.names)),
+        notes=(*table.notes, f"Column names were taken from {other.path.name}."),
+    )
+
 
 _OWN_LABELS = {"npz": "y", "images": "label"}
 """Formats whose label column has a fixed name."""
@@ -104,7 +238,7 @@ class Dataset:
     """A user's file or folder with the meaning of its columns.
 
     One column is the label, unless rows have several labels or token labels: then `layout` says how
-    the file holds them (see `exempla.tables.label_parts`). `sentences` has the token lists.
+    the file holds them.
 
     >>> import tempfile, pathlib
     >>> from exempla.tables import read_table
@@ -118,7 +252,9 @@ class Dataset:
     table: Table
     columns: list[Column]
     layout: dict[str, Any] | None = None
-    sentences: Sentences | None = None
+    tokens: list[list[str]] = field(default_factory=list)
+    """The tokens of each row, if they have labels of their own."""
+    token_labels: list[list[str]] = field(default_factory=list)
 
     @classmethod
     def of(
@@ -157,13 +293,13 @@ class Dataset:
         return label_of(self.columns)
 
     @property
-    def label_names(self) -> list[str]:
-        """The columns that hold the labels."""
+    def label_name(self) -> str:
+        """The column of the labels; if there are several, their names separated by commas."""
         if self.layout is None:
-            return [self.label.name]
+            return self.label.name
         if self.layout["kind"] == "columns":
-            return list(self.layout["names"])
-        return [str(self.layout.get("column") or self.layout.get("labels", "label"))]
+            return ", ".join(self.layout["names"])
+        return str(self.layout.get("column") or self.layout.get("labels", "label"))
 
     @property
     def regression(self) -> bool:
@@ -200,14 +336,170 @@ def label_layout(table: Table, label: str | None, separator: str | None) -> dict
     return {"kind": "columns", "names": names}
 
 
-def read_sentence_table(path: str | Path, table: Table | None, label: str | None) -> Dataset | None:
-    """Return the sentences of a CoNLL file, or of JSON lines already read; None if it has none."""
-    found = read_sentences(path, label, table)
-    if found is None:
+_YES, _NO = ("1", "1.0", "true", "yes", "y", "x"), ("0", "0.0", "false", "no", "n", "")
+_CONLL = (".conll", ".conllu", ".conll03", ".iob", ".iob2", ".bio")
+
+
+def indicator(table: Table, layout: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the (rows, labels) indicator matrix and which rows have labels; complete `layout`."""
+    if layout["kind"] == "delimited":
+        return _delimited(table, layout), np.ones(len(table), dtype=bool)
+    out = np.zeros((len(table), len(layout["names"])), dtype=np.int64)
+    known = np.ones(len(table), dtype=bool)
+    layout["spelt"] = {}
+    for place, name in enumerate(layout["names"]):
+        values = table.strings(name)
+        plain = [(v or "").strip().casefold() for v in values]
+        odd = sorted({v for v in plain if v not in _YES and v not in _NO})
+        if odd:
+            raise ExemplaError(
+                f"The label column {name!r} has {show(odd, 3)}; with one column per label, values "
+                "must be 0 or 1, yes or no. For several labels in one column, use "
+                "--label-separator."
+            )
+        out[:, place] = [v in _YES for v in plain]
+        known &= ~table.missing(name)
+        layout["spelt"][name] = [
+            next((v or "" for v, p in zip(values, plain, strict=True) if p and p in words), word)
+            for words, word in ((_NO, "0"), (_YES, "1"))
+        ]
+    return out, known
+
+
+def _delimited(table: Table, layout: dict[str, Any]) -> np.ndarray:
+    """Return the indicator matrix of a column that lists labels."""
+    column, mark = layout["column"], layout["separator"]
+    values = table.strings(column)
+    if not any(mark in (value or "") for value in values):
+        raise ExemplaError(
+            f"No value in column {column!r} contains the separator {mark!r}, so every row has a "
+            "single label. Check --label-separator, or leave it out."
+        )
+    cells = [[p.strip() for p in (cell or "").split(mark) if p.strip()] for cell in values]
+    names = sorted({name for cell in cells for name in cell})
+    if len(names) < 2:
+        raise ExemplaError(
+            f"The column {column!r} has {'only one label' if names else 'no label'} when split at "
+            f"{mark!r}; is that the separator?"
+        )
+    layout["names"] = names
+    return np.asarray(MultiLabelBinarizer(classes=names).fit_transform(cells), dtype=np.int64)
+
+
+def is_conll(path: str | Path) -> bool:
+    """Return True if the file name has a CoNLL extension."""
+    return Path(path).suffix.lower() in _CONLL
+
+
+def read_tokens(
+    path: str | Path, label: str | None = None, table: Table | None = None
+) -> Dataset | None:
+    """Return the token lists of a CoNLL file, or of JSON lines with lists; None if it has none.
+
+    `table` is the file if it has been read already.
+    """
+    path = Path(path)
+    if is_conll(path):
+        return _read_conll(path, label)
+    if not path.is_file() or ".json" not in "".join(path.suffixes).lower():
         return None
-    text = pa.table({"text": [" ".join(tokens) for tokens in found.tokens]})
-    shown = replace(found.source, data=text)
-    return Dataset(shown, [Column("text", "text", "tokens")], dict(found.layout), found)
+    table = read_table(path) if table is None else table
+    name = label or next((n for n in ("labels", "ner_tags", "tags") if n in table.names), None)
+    if "tokens" not in table.names or name is None or name not in table.names:
+        return None
+    rows = [[_listed(cell) for cell in table.strings(n)] for n in ("tokens", name)]
+    if rows[0][0] is None or rows[1][0] is None:
+        return None
+    for row, (tokens, labels) in enumerate(zip(*rows, strict=True)):
+        if tokens is None or labels is None or len(tokens) != len(labels):
+            raise ExemplaError(
+                f"Row {row} of {path.name} needs one of {name} per token; correct that line."
+            )
+    tokens, labels = ([[str(v) for v in one or []] for one in part] for part in rows)
+    layout = {"kind": "tokens", "tokens": "tokens", "labels": name}
+    return _sentences(table, layout, tokens, labels)
+
+
+def _sentences(
+    table: Table, layout: dict[str, Any], tokens: list[list[str]], labels: list[list[str]]
+) -> Dataset:
+    """Return the dataset whose rows are shown as their tokens, joined by spaces."""
+    shown = replace(table, data=pa.table({"text": [" ".join(one) for one in tokens]}))
+    return Dataset(shown, [Column("text", "text", "tokens")], layout, tokens, labels)
+
+
+def _listed(cell: str | None) -> list[Any] | None:
+    if not cell or not cell.startswith("["):
+        return None
+    try:
+        return parse_json(cell)
+    except ValueError:
+        return None
+
+
+def _read_conll(path: Path, label: str | None) -> Dataset:
+    universal = path.suffix.lower() == ".conllu"
+    layout = {"kind": "conll", "token": int(universal), "label": 3 if universal else -1}
+    if label is not None:
+        if not re.fullmatch(r"-?[1-9]\d*", label):
+            raise ExemplaError(
+                f"--label {label} is not a column of {path.name}; give its number, counted from 1."
+            )
+        layout["label"] = int(label) - (int(label) > 0)
+    tokens: list[list[str]] = []
+    labels: list[list[str]] = []
+    for line, row, _, fields in conll_tokens(conll_text(path)[1]):
+        if not fields:
+            continue
+        if len(fields) < 2 or not -len(fields) <= layout["label"] < len(fields):
+            raise ExemplaError(
+                f"A line of {path.name} has too few columns ({line.strip()[:40]!r}); each token "
+                "needs a line with its label."
+            )
+        if row == len(tokens):
+            tokens.append([])
+            labels.append([])
+        tokens[row].append(fields[layout["token"]][0])
+        labels[row].append(fields[layout["label"]][0])
+    if not tokens:
+        raise ExemplaError(f"{path.name} has no tokens.")
+    source: Any = OnDisk(path, fingerprint(path))
+    return _sentences(Table(path, "conll", pa.table({}), source), layout, tokens, labels)
+
+
+def conll_tokens(text: str) -> Iterator[tuple[str, int, int, list[tuple[str, int, int]]]]:
+    """Yield each line with its sentence, its place there, and (text, start, end) of its columns.
+
+    Blank lines, which end a sentence and count to it, have no columns; nor have comments, document
+    marks, and multi-token words of CoNLL-U.
+    """
+    row = place = 0
+    for line in text.splitlines(keepends=True):
+        pattern = r"[^\t\r\n]+" if "\t" in line else r"\S+"
+        fields = [
+            (m.group(), m.start(), m.end()) for m in re.finditer(pattern, line) if m.group().strip()
+        ]
+        if not fields:
+            yield line, row if place else -1, place, []
+            row, place = row + (place > 0), 0
+        elif line.startswith(("# ", "-DOCSTART-")) or re.fullmatch(r"\d+[-.]\d+", fields[0][0]):
+            yield line, -1, place, []
+        else:
+            yield line, row, place, fields
+            place += 1
+
+
+def conll_text(path: Path) -> tuple[TextFile, str]:
+    """Return a CoNLL file and its text."""
+    if not path.is_file():
+        raise ExemplaError(f"There is no file {str(path)!r}; check the name.")
+    return TextFile.read(path)
+
+
+def span_of(tokens: Sequence[str], place: int) -> tuple[int, int]:
+    """Return the position of a token in the tokens joined by spaces."""
+    start = sum(len(token) + 1 for token in tokens[:place])
+    return start, start + max(len(tokens[place]), 1)
 
 
 _MIN_TYPO_LENGTH = 4

@@ -146,7 +146,7 @@ def label_of(columns: Collection[Column]) -> Column:
     )
 
 
-def kind_flag(column: Column) -> str:
+def _kind_flag(column: Column) -> str:
     """Return the command-line flag that overrides the inferred kind."""
     if column.kind == "label":
         other_task = {"classes": "regression", "regression": "classes"}.get(column.detail)
@@ -158,7 +158,7 @@ def kind_flag(column: Column) -> str:
 def show_columns(columns: Collection[Column]) -> str:
     """Return a table of the columns: column | kind | reason | override."""
     lines: list[tuple[Any, ...]] = [("column", "kind", "reason", "override")]
-    lines += [(_plain(c.name), c.kind, _plain(c.reason), _plain(kind_flag(c))) for c in columns]
+    lines += [(_plain(c.name), c.kind, _plain(c.reason), _plain(_kind_flag(c))) for c in columns]
     widths = [max(len(line[i]) for line in lines) for i in range(3)]
     return "\n".join(
         " | ".join([*(cell.ljust(w) for cell, w in zip(line, widths)), line[3]]) for line in lines

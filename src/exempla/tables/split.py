@@ -1,26 +1,78 @@
 """Split a user's data into training, test and curated rows, by row numbers of the file.
 
 Tables and images are split by the same rules. They differ only in how rows become model inputs:
-`_TableRows` makes typed feature frames, `_ImageRows` reads pixels.
+tables have typed columns (`feature_frame`), images have pixels.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 
 from exempla.data import absent_labels
 from exempla.errors import ExemplaError
 from exempla.images import as_image
-from exempla.tables.features import feature_frame
+from exempla.tables.dataset import read_table
 from exempla.tables.formats.folder import load_images
-from exempla.tables.infer import FEATURES, Column, label_of, label_values, same_labels
-from exempla.tables.read import read_table
-from exempla.tables.table import Table, show
+from exempla.tables.infer import FEATURES, Column, label_of, label_values, same_labels, to_dates
+from exempla.tables.table import (
+    LARGEST,
+    Table,
+    encoded,
+    is_text,
+    missing_mask,
+    pc,
+    show,
+    to_numbers,
+)
+
+_MISSING_LEVEL = "missing"
+
+
+def feature_frame(
+    table: Table, columns: Collection[Column], rows: np.ndarray | None = None
+) -> pd.DataFrame:
+    """Return typed features of some rows: floats, strings, dates; the index has the row numbers.
+
+    Missing numbers and dates stay NaN and NaT; missing categories become "missing", text "".
+    """
+    used = [column for column in columns if column.kind in FEATURES]
+    if not used:
+        left = show([f"{column.name} ({column.kind})" for column in columns])
+        raise ExemplaError(
+            f"No usable feature column: {left}. Set the kind of one with --kind COLUMN=KIND."
+        )
+    rows = np.arange(len(table)) if rows is None else np.asarray(rows)
+    data = {column.name: _typed(table, column, rows) for column in used}
+    return pd.DataFrame(data, index=rows, copy=False)
+
+
+def _typed(table: Table, column: Column, rows: np.ndarray) -> Any:
+    values = table.column(column.name)
+    if not np.array_equal(rows, np.arange(len(table))):
+        values = values.take(pa.array(rows))
+    if column.kind == "date":
+        return to_dates(values, column.detail or None)
+    missing = missing_mask(values)
+    if column.kind == "number":
+        if pa.types.is_integer(values.type) and not missing.any():
+            return values.to_numpy()
+        numbers = to_numbers(values, column.detail or ".")
+        return np.where(np.abs(numbers) > LARGEST, np.nan, numbers)
+    fill = "" if column.kind == "text" else _MISSING_LEVEL
+    words = values if is_text(values) else pc.cast(values, pa.string())
+    codes, levels = encoded(words)
+    filled = np.array([*levels, fill], dtype=object)[codes]
+    filled[missing] = fill
+    # Plain Python strings work with every version of scikit-learn and every model.
+    return pd.Series(filled, index=rows, dtype=object)
+
 
 _YES = frozenset({"1", "1.0", "true", "yes", "y", "t", "x", "on"})
 """Values that mark a trusted row in a curated column."""
@@ -92,7 +144,7 @@ def split(
             _check_held_out(held_out, data.rows, len(table), label.name)
             trusted, pool = np.setdiff1d(trusted, held_out), np.union1d(pool, held_out)
         y = data.labels(pool)
-        asked = stratified(y, test_size, seed, classes=classes)
+        asked = _stratified(y, test_size, seed, classes=classes)
         if held_out is not None:
             asked |= np.isin(pool, held_out)
             if classes and len(gone := absent_labels(y, y[~asked])):
@@ -129,7 +181,7 @@ def split(
     )  # fmt: skip
 
 
-def stratified(
+def _stratified(
     y: np.ndarray, size: float = 0.2, seed: int = 0, *, classes: bool = True
 ) -> np.ndarray:
     """Mark about `size` of every class for the test; each class keeps a row for training."""

@@ -176,6 +176,12 @@ class Table:
         column = self.column(name)
         return to_strings(column if rows is None else column.take(pa.array(np.asarray(rows))))
 
+    def frame(self, rows: np.ndarray) -> pd.DataFrame:
+        """Return some rows with all columns of the file, and their row numbers first."""
+        frame = self.data.take(rows).to_pandas()
+        frame.insert(0, "row", rows, allow_duplicates=True)
+        return frame
+
     def row(self, number: int) -> dict[str, str | None]:
         """Return one row as strings, by column."""
         if not 0 <= number < len(self):

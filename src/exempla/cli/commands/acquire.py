@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
-from exempla.cli.console import command_for
 from exempla.cli.fitted import Fitted, reading, spread
+from exempla.cli.options import command_for
 from exempla.cli.output import write_tables
 from exempla.cli.query import choose_query
 from exempla.data import take_rows
@@ -33,7 +32,7 @@ def run(options: Namespace) -> int:
     """Choose the rows, write them, and with --labels retrain with them."""
     with reading(options, 0.2, _FILES, _REVIEW) as (given, job):
         pool = read_table(
-            options.pool, expected=[given.dataset.label.name],
+            options.pool, expected=[given.dataset.label_name],
             encoding=options.encoding, delimiter=options.delimiter, labelled=False,
         )  # fmt: skip
         parts = split(given.dataset.table, given.dataset.columns, test=pool)
@@ -76,7 +75,9 @@ def run(options: Namespace) -> int:
             name: {arm: value for arm, value in zip(arms, numbers) if value == value}
             for name, numbers in check._asdict().items()
         }
-    chosen = _rows(pool, answer.indices, given.dataset.label.name)
+    chosen = pool.frame(answer.indices)
+    if given.dataset.label_name not in pool.names:
+        chosen[given.dataset.label_name] = ""  # to be filled in
     with job.published() as stage:
         paths = write_tables(stage, answer, view, values | answer.to_dict())
         paths["data"], paths["tasks"] = (stage / name for name in _FILES)
@@ -113,7 +114,7 @@ def _write_review(
     write_review(
         folder,
         items,
-        source=ReviewedFile(folder / "acquired.csv", "csv", label=given.dataset.label.name),
+        source=ReviewedFile(folder / "acquired.csv", "csv", label=given.dataset.label_name),
         classes=[str(name) for name in given.model.classes_],
         question="Which label does each row have?",
     )
@@ -129,18 +130,9 @@ def _costs(pool: Table, name: str | None, rows: np.ndarray) -> np.ndarray | None
         raise ExemplaError(f"The column {name!r} of {pool.path.name} must hold numbers.") from None
 
 
-def _rows(pool: Table, rows: np.ndarray, label: str) -> pd.DataFrame:
-    """Return the chosen rows as in the file, with an empty label column if they have none."""
-    frame = pool.data.take(rows).to_pandas()
-    if label not in frame.columns:
-        frame[label] = ""
-    frame.insert(0, "row", rows, allow_duplicates=True)
-    return frame
-
-
 def _given_labels(path: str, given: Fitted, parts: Split, found: Any) -> np.ndarray:
     """Return the labels of the chosen rows from a filled-in acquired.csv."""
-    name = given.dataset.label.name
+    name = given.dataset.label_name
     table = read_table(path, expected=["row", name])
     for column in ("row", name):
         if column not in table.names:

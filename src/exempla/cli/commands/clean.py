@@ -2,51 +2,36 @@
 
 from __future__ import annotations
 
-import time
 from argparse import Namespace
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from sklearn.metrics import r2_score
 
-from exempla.cli.console import command_for
 from exempla.cli.fitted import Fitted, reading
-from exempla.cli.output import named_after, write_results
+from exempla.cli.options import command_for
 from exempla.cli.query import QueryRows, choose_query
-from exempla.data import absent_labels, take_rows
+from exempla.data import absent_labels
 from exempla.errors import ExemplaError
-from exempla.explainer import Explainer
 from exempla.progress import stage as start_stage
 from exempla.progress import waiting
 from exempla.report import evidence_of
-from exempla.tables import Decision, export
+from exempla.tables import Decision, export, format_suffix
 from exempla.tasks.clean import clean_from
-from exempla.tasks.retrain import refit
 
 STAGES = (("finding harmful rows", 4, 4), ("retraining", 1, 0))
 
 
 def run(options: Namespace) -> int:
     """Find the harmful rows, retrain without them, and write the results."""
-    name = None if Path(options.file).is_dir() else named_after("cleaned", options.file)
+    name = None if Path(options.file).is_dir() else f"cleaned{format_suffix(options.file)}"
     with reading(options, 0.2, [] if name is None else [name]) as (given, job):
         asked = choose_query(given, "errors", "opponents")
         if asked.noun == "predictions":
             raise ExemplaError(
                 "The model makes no error on the test rows: there is nothing to clean."
             )
-        started = time.perf_counter()
-        explainer = Explainer(
-            given.model, budget=options.budget, seed=options.seed, progress=job.progress
-        )
-        found: Any = clean_from(
-            explainer.fit(given.train), (given.parts.X_test, given.parts.y_test),
-            min(options.k, len(given.parts.train)), ask=asked.positions,
-            errors=asked.noun == "errors", started=started,
-        )  # fmt: skip
-        asked = replace(asked, positions=np.asarray(found.question.rows))
+        found, asked = asked.answered(clean_from, job.explainer(given.model), options.k)
         evidence = evidence_of(found)
         removed = given.parts.train[found.removed]
         start_stage("retraining")
@@ -78,18 +63,10 @@ def run(options: Namespace) -> int:
     key = "r2" if given.regression else "accuracy"
     extra = {"fixed_share": fixed_share, f"{key}_before": before, f"{key}_after": after}
     with job.published() as stage:
-        paths = write_results(
-            stage,
-            found,
-            train_view=given.view(found.indices, why=True),
-            test_view=asked.test_view(),
-            about=about,
-            evidence=evidence,
-            extra=extra,
-        )
+        paths = asked.write(stage, found, about, evidence=evidence, extra=extra)
         if name is not None:
             rows = [Decision(int(row), "remove") for row in removed]
-            label = given.dataset.label.name
+            label = given.dataset.label_name
             paths["data"] = export(given.dataset.table, rows, stage / name, label=label)
     job.say(what)
     job.say_files(paths)
@@ -111,9 +88,7 @@ def _without(given: Fitted, asked: QueryRows, positions: np.ndarray) -> tuple[fl
             f"Without these {len(positions):,} of {len(parts.train):,} training rows, no row of "
             f"class {gone[0]!s} is left to train on; choose a smaller -k."
         )
-    X, y, seed = take_rows(parts.X_train, kept), parts.y_train[kept], given.options.seed
-    again = refit(given.model, X, y, None, None, seed, keep_random_state=True, quiet=False)
-    both = asked.predicted, again.predict(parts.X_test)
+    both = asked.predicted, given.refit(kept).predict(parts.X_test)
     if given.regression:
         worst, now = (np.abs(p - truth)[asked.positions] for p in both)
         before, after = (float(r2_score(truth, p)) for p in both)

@@ -9,7 +9,7 @@ from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import train_test_split
 
-from exempla.cli.console import command_line
+from exempla.cli.options import command_line
 from exempla.cli.output import Job, write_results
 from exempla.explainer import Explainer
 from exempla.report import About, ImageView, plot_evidence

@@ -13,7 +13,6 @@ from exempla.arrays import row_squares, to_numpy
 from exempla.cli.fitted import Fitted, reading
 from exempla.cli.output import write_json
 from exempla.errors import ExemplaError
-from exempla.explainer import Explainer
 from exempla.kernel.embed import unit_rows
 from exempla.report import Listed, write_listing
 from exempla.report.words import percent
@@ -34,10 +33,7 @@ def run(options: Namespace) -> int:
             "with --store, and leave out --shard."
         )
     with reading(options, 0.0, [_VECTORS]) as (given, job):
-        explainer = Explainer(
-            given.model, store=options.store, budget=options.budget, seed=options.seed,
-            progress=job.progress,
-        )  # fmt: skip
+        explainer = job.explainer(given.model)
         if options.ray is not None:
             from exempla.distributed import OnRay, fit_on_ray
 
@@ -58,7 +54,7 @@ def run(options: Namespace) -> int:
     made = job.contract(
         parts.train.tolist(),
         file=given.dataset.name,
-        label=given.dataset.label.name,
+        label=given.dataset.label_name,
         model=given.described,
         cross_validated_accuracy=given.accuracy.mean,
         rows=vectors.shape[0],

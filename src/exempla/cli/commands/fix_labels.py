@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from sklearn.linear_model import LogisticRegression
 
-from exempla.cli.console import command_line, plain
 from exempla.cli.fitted import (
     Files,
     Fitted,
@@ -24,7 +24,8 @@ from exempla.cli.fitted import (
     one_thread,
     read_files,
 )
-from exempla.cli.output import Job, is_review, named_after, write_tables
+from exempla.cli.options import command_line, plain
+from exempla.cli.output import Job, is_review, write_tables
 from exempla.data import take_rows
 from exempla.errors import ExemplaError
 from exempla.progress import stage as start_stage
@@ -35,11 +36,18 @@ from exempla.review.folder import WRITTEN, other_decisions
 from exempla.review.integrations import TOOL_FILES, export_review_items
 from exempla.review.sampling import Strata, sample_rest
 from exempla.review.suspects import LONGEST_TEXT
-from exempla.tables import feature_frame, infer_columns, show_columns
-from exempla.tables.corrections import fingerprint, refuse_input
-from exempla.tables.dataset import Dataset, RowView, label_layout, read_sentence_table
-from exempla.tables.infer import FEATURES, label_values, same_labels
-from exempla.tables.label_parts import indicator, is_conll, read_sentences, span_of
+from exempla.tables import feature_frame, format_suffix, infer_columns, show_columns
+from exempla.tables.corrections import fingerprint
+from exempla.tables.dataset import (
+    Dataset,
+    RowView,
+    indicator,
+    is_conll,
+    label_layout,
+    read_tokens,
+    span_of,
+)
+from exempla.tables.infer import label_values, same_labels
 from exempla.tables.models.choose import preparation
 from exempla.tables.split import marked_rows
 from exempla.tables.table import show
@@ -59,27 +67,25 @@ good: a list cut short would hide errors from the reviewer."""
 
 def run(options: Namespace) -> int:
     """Judge every label and write the report and the review folder."""
-    others = [*_REVIEW_FILES, named_after("corrected", options.file)]
+    others = [*_REVIEW_FILES, f"corrected{format_suffix(options.file)}"]
     exported = [name for tool in options.export for name in TOOL_FILES[tool]]
     with Job.opened(options, exported, others) as job:
-        files, layout, sentences = None, None, None
-        if not (is_conll(options.file) and options.task == "auto"):
+        files: Any = None
+        layout, tokens, auto = None, None, options.task == "auto"
+        if not (auto and is_conll(options.file)):
             files = read_files(job)
             layout = label_layout(files.table, options.label, options.label_separator)
-        if options.task == "auto" and layout is None:
-            table = None if files is None else files.table
-            sentences = read_sentence_table(options.file, table, options.label)
-        if (layout or sentences) and options.original_column is not None:
+        if auto and layout is None:
+            tokens = read_tokens(options.file, options.label, files and files.table)
+        if (layout or tokens) and options.original_column is not None:
             raise ExemplaError(
                 "--original-column is for files with one label per row; leave it out for this one."
             )
-        if sentences is not None:
-            judged = _judge_tokens(sentences, job)
+        if tokens is not None:
+            judged = _judge_tokens(tokens, job)
         elif layout is not None:
-            assert files is not None
             judged = _judge_several_labels(files, layout, job)
         else:
-            assert files is not None
             judged = _judge_rows(fit_file(job, files, 0.0), job)
     return judged.finish(job)
 
@@ -90,6 +96,12 @@ def _judge(job: Job, model: Any, train: Any, curated: Any, task: str, **how: Any
     seed, progress = job.options.seed, job.progress
     with one_thread(train[0]):
         return fix_labels(model, train, curated, seed=seed, progress=progress, task=task, **how)
+
+
+def _about(job: Job, dataset: Dataset, model: str) -> About:
+    """Return what the report says about a file that has no single label column."""
+    model = job.options.model or model
+    return About(data=plain(dataset.name), model=model, command=command_line(job.options))
 
 
 def _judge_rows(given: Fitted, job: Job) -> _Judged:
@@ -122,11 +134,6 @@ def _judge_several_labels(files: Files, layout: dict[str, Any], job: Job) -> _Ju
     kinds = dict.fromkeys(label_columns, "ignored") | column_kinds(options, table)
     columns = infer_columns(table, None, options.text, kinds)
     job.say(show_columns(columns))
-    if not any(column.kind in FEATURES for column in columns):
-        raise ExemplaError(
-            "No usable feature column. Try `--kind COLUMN=text` or another kind from the table "
-            "above."
-        )
     trusted = marked_rows(table, options.curated_column) if options.curated_column else np.arange(0)
     rows = np.setdiff1d(np.flatnonzero(known), trusted)
     X = feature_frame(table, columns, rows)
@@ -151,36 +158,34 @@ def _judge_several_labels(files: Files, layout: dict[str, Any], job: Job) -> _Ju
         f"Judging {len(rows) * len(names):,} labels ({_first(names)}), each by models that have "
         "not seen it."
     )
-    model = load_model(options.model or "sklearn.linear_model:LogisticRegression")
-    described = options.model or "logistic regression, one per label"
-    if not options.model:
-        model.set_params(max_iter=1000)
+    model = load_model(options.model) if options.model else LogisticRegression(max_iter=1000)
     train = (ready, pd.DataFrame(Y[rows], columns=names))
-    fixes = _judge(job, model, train, curated, "multi-label")
-    about = About(data=plain(table.path.name), model=described, command=command_line(options))
-    return _Judged(Dataset(table, columns, layout), rows, fixes, _PRESENCE, about)
+    fixes, dataset = (
+        _judge(job, model, train, curated, "multi-label"),
+        Dataset(table, columns, layout),
+    )
+    about = _about(job, dataset, "logistic regression, one per label")
+    return _Judged(dataset, rows, fixes, _PRESENCE, about)
 
 
 def _judge_tokens(dataset: Dataset, job: Job) -> _Judged:
     """Judge the label of every token."""
-    options, found = job.options, dataset.sentences
-    assert found is not None
-    labels = sorted({label for one in found.labels for label in one})
+    options, tokens = job.options, dataset.tokens
+    labels = sorted({label for one in dataset.token_labels for label in one})
     job.say(
-        f"Read {dataset.name}: {sum(map(len, found.tokens)):,} tokens in {len(found.tokens):,} "
-        f"rows, {len(labels):,} labels ({_first(labels)})."
+        f"Read {dataset.name}: {sum(map(len, tokens)):,} tokens in {len(tokens):,} rows, "
+        f"{len(labels):,} labels ({_first(labels)})."
     )
     curated = None
     if options.curated:
-        there = read_sentences(Path(options.curated), options.label)
+        there = read_tokens(options.curated, options.label)
         if there is None:
             raise ExemplaError(f"{options.curated} has no token lists, unlike {dataset.name}.")
-        curated = (there.tokens, there.labels)
+        curated = (there.tokens, there.token_labels)
     model = load_model(options.model) if options.model else None
-    fixes = _judge(job, model, (found.tokens, found.labels), curated, "tokens")
-    described = options.model or "logistic regression on each token's window of words and shapes"
-    about = About(data=plain(dataset.name), model=described, command=command_line(options))
-    return _Judged(dataset, np.arange(len(found.tokens)), fixes, tuple(labels), about)
+    fixes = _judge(job, model, (tokens, dataset.token_labels), curated, "tokens")
+    about = _about(job, dataset, "logistic regression on each token's window of words and shapes")
+    return _Judged(dataset, np.arange(len(tokens)), fixes, tuple(labels), about)
 
 
 def _first(names: list[str]) -> str:
@@ -251,10 +256,9 @@ class _Judged:
         about = replace(self.about, warnings=warnings, steps=(review,))
         with job.published() as stage:
             paths = self._write_tables(stage, found, view, job)
-            paths["report"] = stage / "report.html"
-            write_label_report(
+            paths["report"] = write_label_report(
                 found,
-                paths["report"],
+                stage / "report.html",
                 train_view=view,
                 contradicting_view=None if evidence is None else evidence.view,
                 content=None if evidence else partial(self._content, view, found),
@@ -290,7 +294,7 @@ class _Judged:
             **job.contract(found.indices.tolist(), damping=None, damping_rule=None),
             **found.to_dict(),
             "file": self.dataset.name,
-            "label": ", ".join(self.dataset.label_names),
+            "label": self.dataset.label_name,
         }
         return write_tables(stage, found, view, values)
 
@@ -303,23 +307,20 @@ class _Judged:
         strata: Strata | None,
     ) -> None:
         """Write the folder of the review page; no file that was read is replaced."""
-        folder, options, dataset = job.folder, job.options, self.dataset
-        for name in WRITTEN:
-            for other in filter(None, (options.curated, options.test)):
-                refuse_input(folder / name, other)
-            if options.force and not is_review(folder) and (folder / name).is_file():
-                (folder / name).unlink()  # announced when the folder was prepared
+        folder, table, layout = job.folder, self.dataset.table, self.dataset.layout
+        for path in (folder / name for name in WRITTEN):
+            if job.options.force and not is_review(folder) and path.is_file():
+                path.unlink()  # announced when the folder was prepared
         write_review(
             folder,
             suspects,
             source=ReviewedFile(
-                dataset.table.path,
-                dataset.table.format,
-                label=", ".join(dataset.label_names),
-                options=dataset.table.reading_options()
-                | ({} if dataset.layout is None else {"parts": dataset.layout}),
+                table.path,
+                table.format,
+                label=self.dataset.label_name,
+                options=table.reading_options() | ({"parts": layout} if layout else {}),
                 # Of what was read: the file may have changed while the model was trained.
-                fingerprint=fingerprint(dataset.table),
+                fingerprint=fingerprint(table),
             ),
             classes=self.classes,
             expected_wrong=float(found.expected_errors),
@@ -347,9 +348,8 @@ class _Judged:
 
     def _view(self, fixes: Any, why: bool) -> RowView:
         """Return the view of these suspects' rows, by row number of the file."""
-        if self.given is None:
-            return self.dataset.view()
-        return self.given.view(np.unique(fixes.indices), why=why)
+        given = self.given
+        return self.dataset.view() if given is None else given.view(np.unique(fixes.indices), why)
 
     def _sample(self, everything: Any, found: Any) -> tuple[Any, np.ndarray, Strata | None]:
         """Return unlisted labels for spot checks, the stratum of each, and the strata."""
@@ -367,9 +367,9 @@ class _Judged:
         row = int(found.indices[rank])
         shown = view.show(row)
         shown = replace(shown, label=None, predicted=None, name=shown.name or f"#{row}")
-        if self.dataset.sentences is None:
+        if not self.dataset.tokens:
             return shown
-        words, place = self.dataset.sentences.tokens[row], int(found.part[rank])
+        words, place = self.dataset.tokens[row], int(found.part[rank])
         pieces = [(" ".join(words[:place]) + " " * (place > 0), 0.0), (words[place], -1.0)]
         pieces.append(("".join(f" {word}" for word in words[place + 1 :]), 0.0))
         return replace(shown, pieces=tuple(piece for piece in pieces if piece[0]))
@@ -400,7 +400,7 @@ class _Judged:
         """Return the given and the suggested label, which differ, and which side is right."""
         row, given, better = int(found.indices[rank]), found.given[rank], found.suggested[rank]
         if found.spread is not None:
-            cell = self.dataset.table.strings(self.dataset.label.name, [row])[0]
+            cell = self.dataset.table.strings(self.dataset.label_name, [row])[0]
             expected, spread = float(found.expected[rank]), float(found.spread[rank])
             better = expected if better == given else better
             side = "too high" if given > expected else "too low"
@@ -411,8 +411,8 @@ class _Judged:
         if found.part is None:
             return words
         part = {"kind": "part", "part": str(found.name[rank]) or " "}
-        if self.dataset.sentences is not None:
-            span = span_of(self.dataset.sentences.tokens[row], int(found.part[rank]))
+        if self.dataset.tokens:
+            span = span_of(self.dataset.tokens[row], int(found.part[rank]))
             return words | part | {"span": span}
         now = int(given)
         side = "superfluous" if now else "missing"
@@ -421,7 +421,7 @@ class _Judged:
     def _original(self, row: int, shown: Content) -> tuple[tuple[str, str | None], ...]:
         """Return the row as in the file; a cell that equals the shown text is None."""
         text = "".join(piece for piece, _ in shown.pieces)
-        label = self.dataset.label.name
+        label = self.dataset.label_name
         cells = self.dataset.table.row(row).items()
         found = [(name, value or "") for name, value in cells if name != label]
         return tuple((name, None if value and value == text else value) for name, value in found)

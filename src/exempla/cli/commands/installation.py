@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import exempla
-from exempla.cli.console import Console, versions
-from exempla.cli.options import ARGUMENTS
+from exempla.cli.main import build_parser, versions
+from exempla.cli.options import COMMANDS, Console
 from exempla.errors import ExemplaError
 
 _FOLDERS = {"bench": "benchmarks", "reproduce": "experiments"}
@@ -28,8 +28,6 @@ def run(options: Namespace) -> int:
         return _doctor(options)
     import shtab
 
-    from exempla.cli.main import build_parser
-
     # Built again now that shtab is loaded, so that paths are completed.
     print(shtab.complete(build_parser(), options.shell))
     return 0
@@ -39,11 +37,11 @@ def _run_checkout(options: Namespace) -> int:
     """Run `python -m benchmarks` or `python -m experiments` of the checkout."""
     folder, words = _FOLDERS[options.command], options.arguments[1:]
     try:
-        root = find_checkout(folder)
+        root = _find_checkout(folder)
     except ExemplaError:
         if not {"-h", "--help"} & set(words):
             raise
-        print(inspect.getdoc(ARGUMENTS[options.command]))
+        print(inspect.getdoc(COMMANDS[options.command][0]))
         return 0
     # In a separate process, so that measurements share no threads. With -P, a folder of the same
     # name in the current folder is not imported by mistake.
@@ -55,7 +53,7 @@ def _run_checkout(options: Namespace) -> int:
         return 130  # the other process has printed a message
 
 
-def find_checkout(folder: str, candidates: Sequence[Path] = ()) -> Path:
+def _find_checkout(folder: str, candidates: Sequence[Path] = ()) -> Path:
     """Return the root of the checkout that contains `folder`.
 
     Searches above the package (for an editable install) and in the current folder.
@@ -72,7 +70,7 @@ def find_checkout(folder: str, candidates: Sequence[Path] = ()) -> Path:
 
 def _doctor(options: Namespace) -> int:
     """Return 0 if all required libraries are installed, otherwise 1."""
-    console = Console.of(options)
+    console = Console(options)
     if options.file:
         console.result({str(name): _look_at(name, console) for name in options.file})
         return 0

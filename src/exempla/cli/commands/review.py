@@ -8,7 +8,7 @@ import sys
 from argparse import Namespace
 from typing import Any
 
-from exempla.cli.console import Console, plain
+from exempla.cli.options import Console, plain
 from exempla.errors import ExemplaError
 
 
@@ -16,7 +16,7 @@ def run(options: Namespace) -> int:
     """Serve the page, export, import, or recover the log."""
     from exempla.review import read_review
 
-    console = Console.of(options)
+    console = Console(options)
     for asked, act in (
         (options.recover, _recover),
         (options.import_from, _import),

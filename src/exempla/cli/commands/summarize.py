@@ -8,10 +8,8 @@ from typing import Any
 
 from exempla.cli.fitted import Fitted, reading
 from exempla.cli.output import write_results
-from exempla.data import take_rows
 from exempla.tables import Table
 from exempla.tables.formats.encoding import named_format
-from exempla.tasks.retrain import refit
 from exempla.tasks.summarize import summarize
 
 STAGES = (("summarising", 6, 3),)
@@ -58,25 +56,19 @@ def _compared(given: Fitted, picked: Any) -> tuple[float, float] | None:
     parts = given.parts
     if parts.X_test is None or parts.y_test is None or not hasattr(given.model, "score"):
         return None
-    X, y = take_rows(parts.X_train, picked.indices), parts.y_train[picked.indices]
-    small = refit(
-        given.model, X, y, picked.weights, None, picked.seed, keep_random_state=True, quiet=False
-    )
-    whole, small = (float(m.score(parts.X_test, parts.y_test)) for m in (given.model, small))
+    models = given.model, given.refit(picked.indices, picked.weights)
+    whole, small = (float(m.score(parts.X_test, parts.y_test)) for m in models)
     return whole, small
 
 
 def _write_rows(stage: Path, table: Table, found: Any) -> Path:
     """Write the picked rows with their weights, as Parquet or CSV."""
-    rows = table.data.take(found.indices).to_pandas()
-    name = "weight"
+    rows, name = table.frame(found.indices), "weight"
     while name in rows.columns:
         name = f"exempla_{name}"
-    rows.insert(0, "row", found.indices, allow_duplicates=True)
     rows.insert(1, name, found.weights)
     if table.format != "parquet":
         rows.to_csv(stage / "summary.csv", index=False)
         return stage / "summary.csv"
-    rows.columns = [str(column) for column in rows.columns]
     rows.to_parquet(stage / "summary.parquet", index=False)
     return stage / "summary.parquet"

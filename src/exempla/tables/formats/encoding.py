@@ -159,7 +159,7 @@ class Encoding:
             ) from None
 
 
-def sniff_encoding(data: bytes, wanted: str | None, name: str) -> tuple[Encoding, str]:
+def _sniff_encoding(data: bytes, wanted: str | None, name: str) -> tuple[Encoding, str]:
     """Return the encoding of a text file and its text; only `wanted` is tried if it is given."""
     if wanted is not None:
         return _decoded(data, _given_encoding(data, wanted), name)
@@ -326,21 +326,14 @@ class TextFile:
         """Return the file and its text."""
         raw = path.read_bytes()
         content, packing = unpack(raw, path.name)
-        found, text = sniff_encoding(content, encoding, path.name)
+        found, text = _sniff_encoding(content, encoding, path.name)
         if not text.strip():
             raise ExemplaError(f"{path.name} is empty: it needs at least one row.")
         return cls(raw, found, packing, packing.partition(_ZIPPED)[2] or path.name), text
 
     def text(self) -> str:
-        """Return the text again; raise if writing it back would change bytes."""
-        content = unpack(self.raw, "the file")[0]
-        text = self.encoding.decode(content)
-        if self.encoding.encode(text) != content:
-            raise ExemplaError(
-                f"Writing the file in its encoding {self.encoding.codec} would change other bytes; "
-                "convert it to UTF-8 first."
-            )
-        return text
+        """Return the text again; `read` has checked that encoding it gives the same bytes."""
+        return self.encoding.decode(unpack(self.raw, "the file")[0])
 
     def written(self, text: str) -> bytes:
         """Return another text in the same encoding and compression."""

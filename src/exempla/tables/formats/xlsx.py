@@ -30,7 +30,7 @@ def is_workbook(path: Path) -> bool:
         return path.suffix.lower() in (".xlsx", ".xlsm")
 
 
-class XlsxSource(OnDisk):
+class _XlsxSource(OnDisk):
     """Changes cells and removes rows of the first sheet."""
 
     def rewrite(self, edits: Edits) -> bytes:
@@ -73,7 +73,7 @@ def read_xlsx(path: Path) -> Table:
         path=path,
         format="xlsx",
         data=pa.table(columns, names=names),
-        source=XlsxSource(path, fingerprint(path)),
+        source=_XlsxSource(path, fingerprint(path)),
         notes=(f"Read the sheet {sheet.title!r} of {path.name}{more}.", *said),
         index=(names[0],) if not titles[0] else (),
     )

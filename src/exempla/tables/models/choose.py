@@ -9,15 +9,15 @@ standard error of the best is chosen.** Only models that exempla can explain are
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pandas as pd
 from scipy.sparse import issparse
+from sklearn.base import BaseEstimator, TransformerMixin, is_classifier, is_regressor
 from sklearn.base import clone as _clone
-from sklearn.base import is_classifier, is_regressor
 from sklearn.compose import ColumnTransformer
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 from sklearn.feature_extraction.text import TfidfVectorizer
@@ -25,15 +25,15 @@ from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.model_selection import KFold, StratifiedKFold
 from sklearn.pipeline import Pipeline
-from sklearn.preprocessing import OneHotEncoder, StandardScaler
+from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, OrdinalEncoder, StandardScaler
 from threadpoolctl import threadpool_limits
 
 from exempla.data import take_rows
 from exempla.errors import ExemplaError, UnsupportedModelError
 from exempla.oracles import make_oracle
 from exempla.progress import track
-from exempla.tables.features import date_parts, feature_frame, tree_columns
 from exempla.tables.infer import FEATURES, Column, label_of, label_values
+from exempla.tables.split import feature_frame
 from exempla.tables.table import Table
 from exempla.tasks.labels.fix_labels import MANY_CLASSES
 from exempla.tasks.labels.softmax import SoftmaxRegression
@@ -89,7 +89,7 @@ def _cross_validated(
         some = np.sort(np.random.default_rng(seed).choice(len(y), max_rows, replace=False))
         X, y = take_rows(X, some), y[some]
     numbers = _predicts_numbers(model, y)
-    parts = make_folds(y, folds, classes=not numbers, seed=seed)
+    parts = _make_folds(y, folds, classes=not numbers, seed=seed)
     if not parts:
         raise ExemplaError("Every class has a single row, so cross-validation is impossible.")
     losses, right = [], []
@@ -124,7 +124,7 @@ def _row_losses(
     return -np.log(sure.clip(min=least))
 
 
-def make_folds(
+def _make_folds(
     y: np.ndarray, folds: int, *, classes: bool, seed: int
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """Return (training rows, test rows) of each fold, stratified by class.
@@ -209,19 +209,28 @@ def _classifier(X: Any, y: np.ndarray, rows: int) -> LogisticRegression:
 
 def preparation(columns: Collection[Column], X: pd.DataFrame) -> ColumnTransformer:
     """Return the ColumnTransformer with one step per kind of column."""
-    names = {kind: [c.name for c in columns if c.kind == kind] for kind in FEATURES}
+    texts = sum(column.kind == "text" for column in columns)
     levels = OneHotEncoder(
         handle_unknown="infrequent_if_exist", min_frequency=2, max_categories=_TOP_LEVELS + 1
     )
     dates = Pipeline([("parts", date_parts()), *numbers_ready().steps])
-    known: dict[str, Any] = {"number": numbers_ready(), "category": levels, "date": dates}
-    steps: list[tuple[str, Any, Any]] = [
-        (kind, step, names[kind]) for kind, step in known.items() if names[kind]
-    ]
-    for place, name in enumerate(names["text"]):
-        # With a single column name (no list), the vectoriser gets strings, not a frame.
-        steps.append((f"text_{place}", _text(X[name], len(names["text"])), name))
-    return ColumnTransformer(steps, verbose_feature_names_out=len(steps) > 1)
+    steps = {"number": numbers_ready(), "category": levels, "date": dates}
+    return _by_kind(columns, steps, lambda name: _text(X[name], texts))
+
+
+def _by_kind(
+    columns: Collection[Column],
+    transformers: dict[str, Any],
+    text: Callable[[str], TfidfVectorizer] | None,
+    **options: Any,
+) -> Any:
+    """Return a ColumnTransformer with one step per kind and one per text column; None if empty."""
+    names = {kind: [c.name for c in columns if c.kind == kind] for kind in FEATURES}
+    steps = [(kind, step, names[kind]) for kind, step in transformers.items() if names[kind]]
+    # With a single column name (no list), the vectoriser gets strings, not a frame.
+    steps += [(f"text_{i}", text(name), name) for i, name in enumerate(names["text"]) if text]
+    prefixes = {"verbose_feature_names_out": len(steps) > 1}
+    return ColumnTransformer(steps, **prefixes, **options) if steps else None
 
 
 def numbers_ready() -> Pipeline:
@@ -260,7 +269,7 @@ def _best(model: Any, prepare: ColumnTransformer | None, X: Any, y: np.ndarray, 
     classes = isinstance(model, LogisticRegression)
     strengths = [{"C": each} if classes else {"alpha": 1 / each} for each in _STRENGTHS]
     losses = np.zeros(len(strengths))
-    folds = make_folds(y, 3, classes=classes, seed=seed)
+    folds = _make_folds(y, 3, classes=classes, seed=seed)
     for train, test in track(folds, "tuning regularisation", len(folds)):
         if classes and len(np.unique(y[test])) < 2:
             continue  # only one class can be tested, which says nothing about C
@@ -276,6 +285,74 @@ def _best(model: Any, prepare: ColumnTransformer | None, X: Any, y: np.ndarray, 
     order = sorted(range(len(strengths)), key=lambda i: abs(i - len(strengths) // 2))
     best = min(order, key=lambda i: round(losses[i], 9))
     return clone(model).set_params(**strengths[best])
+
+
+def _encode_dates(X: pd.DataFrame) -> np.ndarray:
+    """Return (n, 20 × columns); a missing date has no days and no indicator."""
+    blocks = []
+    for name in X.columns:
+        dates = pd.DatetimeIndex(X[name])
+        days = dates.to_numpy().astype("datetime64[s]").astype(np.int64) / 86_400
+        missing = dates.isna()
+        days = np.where(missing, 0.0 if missing.all() else np.nan, days)
+        month = dates.month.to_numpy()[:, None] == np.arange(1, 13)
+        weekday = dates.day_of_week.to_numpy()[:, None] == np.arange(7)
+        blocks += [days[:, None], month.astype(float), weekday.astype(float)]
+    return np.hstack(blocks)
+
+
+def _date_names(_: Any, columns: Any) -> list[str]:
+    """Return column_days, column_month_1, …, column_weekday_sun."""
+    parts = ["days", *(f"month_{m}" for m in range(1, 13))]
+    parts += [f"weekday_{d}" for d in ("mon", "tue", "wed", "thu", "fri", "sat", "sun")]
+    return [f"{name}_{part}" for name in columns for part in parts]
+
+
+def date_parts() -> FunctionTransformer:
+    """Return an encoder of dates: days since 1970 and indicators of month and weekday."""
+    return FunctionTransformer(_encode_dates, feature_names_out=_date_names)
+
+
+class _KnownNumbers(TransformerMixin, BaseEstimator):
+    """Keep missing numbers; fill only columns without any value, which trees cannot bin."""
+
+    def fit(self, X: Any, y: Any = None) -> _KnownNumbers:
+        self.n_features_in_ = np.shape(X)[1]
+        self.feature_names_in_ = np.asarray(getattr(X, "columns", range(self.n_features_in_)))
+        self.empty_ = np.isnan(np.asarray(X, dtype=np.float64)).all(axis=0)
+        return self
+
+    def transform(self, X: Any) -> np.ndarray:
+        return np.where(self.empty_, 0.0, np.asarray(X, dtype=np.float64))
+
+    def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
+        return np.asarray(self.feature_names_in_, dtype=object)
+
+
+_WORDS = 300
+"""Words of a text column that trees may split on; each is a dense column."""
+
+
+def tree_columns(
+    columns: Collection[Column], words: bool, levels: int | None = None
+) -> ColumnTransformer | None:
+    """Return the preparation for trees, or None if there is no column for it.
+
+    Numbers are neither scaled nor imputed, because trees handle both. Categories come first, so
+    that their positions are known before fitting; at most `levels` of each get their own code.
+    """
+    numbered = OrdinalEncoder(
+        handle_unknown="use_encoded_value",
+        unknown_value=np.nan,
+        encoded_missing_value=np.nan,
+        max_categories=levels,
+    )
+    steps = {"category": numbered, "number": _KnownNumbers(), "date": date_parts()}
+
+    def count_words(_: str) -> TfidfVectorizer:
+        return TfidfVectorizer(max_features=_WORDS, sublinear_tf=True)
+
+    return _by_kind(columns, steps, count_words if words else None, sparse_threshold=0.0)
 
 
 _ROUNDS = 100
@@ -376,18 +453,18 @@ def choose_model(
         return Chosen(few)
     first = default_model(table, columns, rows=rows, seed=seed)
     candidates = [("ridge regression" if regression else "logistic regression", first)]
-    size = compared_rows(X, y, regression)
+    size = _compared_rows(X, y, regression)
     boosted = None if linear or size is None else boosted_model(columns, seed)
     if boosted is not None and can_explain(boosted):
         candidates.append(("histogram gradient boosting", boosted))
     if len(candidates) == 1 or size is None:
         return Chosen(first, regression=regression)
     found = compare(candidates, X, y, max_rows=size, seed=seed)
-    place = simplest(found)
+    place = _simplest(found)
     return Chosen(found[place].model, tuple(found), place, min(size, len(y)), regression)
 
 
-def compared_rows(X: pd.DataFrame, y: np.ndarray, regression: bool) -> int | None:
+def _compared_rows(X: pd.DataFrame, y: np.ndarray, regression: bool) -> int | None:
     """Return the rows for a comparison; None if it is impossible or would cost too much."""
     counts = np.unique(y, return_counts=True)[1]
     if len(y) < _FOLDS or (not regression and counts.max() < 2):
@@ -420,7 +497,7 @@ def compare(
     return found
 
 
-def simplest(compared: Sequence[Compared]) -> int:
+def _simplest(compared: Sequence[Compared]) -> int:
     """Return the position of the first candidate within one standard error of the best."""
     best = min(compared, key=lambda one: one.loss)
     return next(i for i, one in enumerate(compared) if one.loss <= best.loss + best.se)
