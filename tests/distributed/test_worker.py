@@ -13,7 +13,7 @@ from exempla.distributed import OnRay, in_files
 from exempla.distributed.ray_backend import RayTransport, Worker
 from exempla.errors import ExemplaError
 from exempla.selection.rows import Rule, StateLostError
-from exempla.selection.shards import (
+from exempla.selection.sharded import (
     Call,
     LocalTransport,
     Part,

@@ -19,8 +19,16 @@ from typing import Any
 from exempla.errors import ExemplaError
 from exempla.explainer import Explainer
 from exempla.selection.select import as_rows, refuse_unusable
-from exempla.selection.sharded import Backend, cuts_of
-from exempla.selection.shards import Call, Part, ShardedRows, Transport, packed, unpacked
+from exempla.selection.sharded import (
+    Backend,
+    Call,
+    Part,
+    ShardedRows,
+    Transport,
+    cuts_of,
+    packed,
+    unpacked,
+)
 from exempla.store import StoredRows
 
 

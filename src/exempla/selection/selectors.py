@@ -404,7 +404,7 @@ class StochasticGreedy(Selector):
                 break
             sample = np.sort(rng.choice(pool, size=min(size, len(pool)), replace=False))
             rows = problem.rows.take(sample)
-            lowest, highest = score_bounds(rows, run.basis, Rule.GAIN)
+            lowest, highest = score_bounds(run.basis.measure(rows), run.basis, Rule.GAIN)
             # n never increases, so a row that adds nothing never becomes useful again.
             pool = np.setdiff1d(pool, sample[highest == -np.inf], assume_unique=True)
             best = first_of_best(lowest, highest)
