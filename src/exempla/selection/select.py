@@ -18,7 +18,7 @@ from exempla.checks import check_choice, check_k, whole_number
 from exempla.errors import ExemplaError, ExemplaWarning
 from exempla.results import Selection
 from exempla.selection.rows import MIN_ROW_NORM, ArrayRows, Rows
-from exempla.selection.selectors import SBQ, Outcome, Problem, Selector, check_selector
+from exempla.selection.selectors import SBQ, Problem, Selector, check_selector
 
 SIDES = ("both", "opponents", "proponents")
 MAX_FLOAT64_ENTRIES = 1 << 20
@@ -280,8 +280,7 @@ def choose(
         problem, k, single = _make_problem(rows, target, k, side, start)
         for i in range(len(problem.targets)):
             _check_start(problem, i, selector, k)
-        outcomes = selector.choose(problem, k)
-    results = [_result(problem, i, outcome, selector) for i, outcome in enumerate(outcomes)]
+        results = selector.choose(problem, k)
     for i, result in enumerate(results):
         if len(result) < k:
             why = _shortfall(result, k, None if single else first + i)
@@ -315,19 +314,6 @@ def _check_start(problem: Problem, i: int, selector: Selector, k: int) -> None:
             f"start was chosen by {start.selector} with noise {start.noise:g}; "
             "continue with the same selector"
         )
-
-
-def _result(problem: Problem, i: int, outcome: Outcome, selector: Selector) -> Selection:
-    norm2 = float(problem.targets[i] @ problem.targets[i])
-    return Selection(
-        **vars(outcome),
-        explained=float(outcome.gains.sum()) / norm2,
-        target_norm2=norm2,
-        noise=float(selector.noise),
-        side=problem.sides[i],
-        selector=selector.name,
-        candidates=int(np.count_nonzero(problem.candidates[i])),
-    )
 
 
 def _shortfall(result: Selection, k: int, target: int | None) -> str:

@@ -31,6 +31,7 @@ import numpy as np
 from exempla.arrays import Array
 from exempla.checks import check_choice, whole_number
 from exempla.errors import ExemplaError
+from exempla.results import Selection
 from exempla.selection.rows import (
     ArrayRows,
     CandidateScores,
@@ -43,7 +44,7 @@ from exempla.selection.rows import (
     Swept,
 )
 from exempla.selection.select import as_rows
-from exempla.selection.selectors import Outcome, Problem, Selector
+from exempla.selection.selectors import Problem, Selector
 
 _MAX_SENT_TIES = 1024
 """Rows to be scored again whose features a part sends unasked; more are fetched if needed."""
@@ -496,41 +497,38 @@ class Sharded(Selector):
         with resolve(self.backend).opened(features, self.shards) as rows:
             yield rows
 
-    def choose(self, problem: Problem, k: int) -> list[Outcome]:
+    def choose(self, problem: Problem, k: int) -> list[Selection]:
         if self.mode == "exact":
             return self.selector.choose(problem, k)
         return self._two_rounds(problem, k)
 
-    def _two_rounds(self, problem: Problem, k: int) -> list[Outcome]:
+    def _two_rounds(self, problem: Problem, k: int) -> list[Selection]:
         rows = problem.rows
         assert isinstance(rows, ShardedRows)  # see `placed`
         both = rows.per_part(problem.alignment), rows.per_part(problem.candidates)
         per_part = [(*z, *candidates) for z, candidates in zip(*both)]
         question = Call("choose", (self.selector, k, problem.targets, problem.sides), per_part)
         first = rows.transport.ask(question)  # first[s][i]: rows and variance of part s, target i
-        outcomes = []
+        results = []
         for i in range(len(problem.targets)):
             found = [(part[i][0] + start, part[i][1]) for part, start in zip(first, rows.bounds)]
             best, _ = min(found, key=lambda one: one[1])
             union = np.unique(np.concatenate([indices for indices, _ in found]))
-            outcomes.append(self._second_round(problem.only(i), [union, np.sort(best)], k))
-        return outcomes
+            options = [self._within(problem, i, pool, k) for pool in (union, np.sort(best))]
+            results.append(min(options, key=lambda option: option.variance))
+        return results
 
-    def _second_round(self, problem: Problem, pools: list[np.ndarray], k: int) -> Outcome:
-        """Return the best selection within one of these pools of rows."""
-        options = []
-        for pool in pools:
-            pool = pool if len(pool) else np.zeros(1, np.int64)  # any row: none is a candidate
-            some = replace(
-                problem,
-                rows=ArrayRows(problem.rows.take(pool), problem.rows.tolerance),
-                alignment=problem.alignment[:, pool],
-                candidates=problem.candidates[:, pool],
-            )
-            found = self.selector.choose(some, k)[0]
-            options.append(replace(found, indices=pool[found.indices].astype(np.int64)))
-        best = min(options, key=lambda outcome: outcome.variance)
-        if best.stopped == "candidates" and len(best.indices) < problem.candidates[0].sum():
-            # The pool is exhausted, not the problem: the parts had kept everything that is new.
-            best = replace(best, stopped="rank")
-        return best
+    def _within(self, problem: Problem, i: int, pool: np.ndarray, k: int) -> Selection:
+        """Select for target i within a pool of rows."""
+        pool = pool if len(pool) else np.zeros(1, np.int64)  # any row: none is a candidate
+        rows, one = problem.rows, slice(i, i + 1)
+        z, candidates = problem.alignment[one, pool], problem.candidates[one, pool]
+        some = ArrayRows(rows.take(pool), rows.tolerance)
+        about = problem.targets[one], z, candidates, problem.sides[one], problem.starts[one]
+        found = self.selector.choose(Problem(some, *about), k)[0]
+        available = int(problem.candidates[i].sum())
+        # The pool is exhausted, not the problem: the parts had kept everything that is new.
+        exhausted = found.stopped == "candidates" and len(found) < available
+        stopped = "rank" if exhausted else found.stopped
+        own = {"selector": self.name, "candidates": available, "stopped": stopped}
+        return replace(found, indices=pool[found.indices], **own)
