@@ -5,8 +5,7 @@
 backends. Nothing here knows about models. Imports: arrays, checks, errors, results.
 """
 
-from exempla.selection.kernel import select_from_kernel
-from exempla.selection.select import select
+from exempla.selection.select import select, select_from_kernel
 from exempla.selection.selectors import (
     SBQ,
     Herding,

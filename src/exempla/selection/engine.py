@@ -306,23 +306,6 @@ def refresh(scores: CandidateScores, runs: list[Run], which: list[int]) -> Leade
     return scores.refresh(which, np.stack([runs[i].basis.residual for i in which]))
 
 
-class _Guess(NamedTuple):
-    """A guessed step: the first is certain, the others are to be checked."""
-
-    pick: int
-    mark: Mark
-    """State of the basis before the pick."""
-    drift: float
-    direction: np.ndarray
-    coef: float
-    next: int
-    """The guess after this step, −1 if there is none."""
-    threshold: float
-    """Lower bound on the score of the next guess."""
-    slack_c: float
-    slack_n: float
-
-
 class Lookahead:
     """Guess and check picks for a single target."""
 
@@ -346,20 +329,18 @@ class Lookahead:
         if left < 1:
             self.run.take(first, self.rows.take(np.array([first]))[0])
             return None
-        guesses = self._guess(first, min(left, self._n_guesses()))
-        names = ("direction", "coef", "threshold", "slack_c", "slack_n")
-        steps = Steps(*(np.array([getattr(guess, name) for guess in guesses]) for name in names))
+        picks, marks, steps = self._guess(first, min(left, self._n_guesses()))
         try:
             found = self.scores.sweep(steps, _MAX_NEAR, self.fraction)
         except StateLostError:
-            self.run.rewind(guesses[0].mark, guesses[0].drift)
+            self.run.rewind(*marks[0])
             raise
         correct, winner = 0, None
         for near in found.near:  # until a guess is wrong
-            winner, correct = self._winner(guesses, correct, near), correct + 1
-            if winner != guesses[correct - 1].next:
+            winner, correct = self._winner(picks, marks, correct, near), correct + 1
+            if winner != picks[correct]:
                 break
-        self._commit(guesses, correct)
+        self._commit(picks[:correct], marks[correct:])
         self._update_pool(found.promising)
         if winner is None:
             return None if self.run.stale else self.scores.leaders()
@@ -367,24 +348,28 @@ class Lookahead:
             refresh(self.scores, [self.run], [0])
         return Leaders(*np.array([[winner], [np.inf], [np.inf], [-np.inf]]))
 
-    def _guess(self, first: int, count: int) -> list[_Guess]:
-        """Run ahead in the pool for at most `count` steps, or until the run must stop."""
+    def _guess(self, first: int, count: int) -> tuple[list[int], list[tuple[Mark, float]], Steps]:
+        """Run ahead in the pool for at most `count` steps, or until the run must stop.
+
+        Returns the certain pick and the guesses after each step (−1 if there is none), the basis
+        and the drift before each step, and the steps.
+        """
         self.pool = pool = self.scores.pool(self.promising)
-        guesses, run = [], self.run
-        j, row = first, self._features(np.array([first]))[0]
-        while j >= 0 and len(guesses) < count:
-            pick, mark, drift = j, run.basis.mark(), run.drift
-            q, coef, fresh = run.take(j, row)
-            best = pool.step(j, q, coef)
+        run, picks, marks, steps = self.run, [first], [], []
+        row = self._features(np.array([first]))[0]
+        while picks[-1] >= 0 and len(steps) < count:
+            marks.append((run.basis.mark(), run.drift))
+            q, coef, fresh = run.take(picks[-1], row)
+            best = pool.step(picks[-1], q, coef)
             j, threshold = -1, np.inf
             if fresh and best >= 0 and not run.matched:  # else the pool or the run is exhausted
                 row = self._features(np.array([best]))[0]
                 lowest, _ = score_bounds(run.basis.measure(row[None]), run.basis, self.rule)
                 if lowest[0] > -np.inf:
                     j, threshold = best, float(tie_threshold(lowest[0]))
-            slacks = slack(self.scores, run)
-            guesses.append(_Guess(pick, mark, drift, q, coef, j, threshold, *slacks))
-        return guesses
+            picks.append(j)
+            steps.append((q, coef, threshold, *slack(self.scores, run)))
+        return picks, marks, Steps(*map(np.array, zip(*steps)))
 
     def _features(self, rows: np.ndarray) -> np.ndarray:
         """Return rows in float64, from the pool if all are there: then nothing is fetched."""
@@ -393,32 +378,33 @@ class Lookahead:
             return self.pool.features[at].astype(np.float64)
         return self.rows.take(rows)
 
-    def _winner(self, guesses: list[_Guess], step: int, near: np.ndarray | None) -> int | None:
+    def _winner(
+        self, picks: list[int], marks: list[tuple[Mark, float]], step: int, near: np.ndarray | None
+    ) -> int | None:
         """Return the pick after this step, among the rows that may reach the guess's score.
 
         None if the guess is missing or too many rows may reach it.
         """
-        guess = guesses[step].next
+        guess = picks[step + 1]
         if guess < 0 or near is None:
             return None
-        near = np.setdiff1d(near, [one.pick for one in guesses[: step + 1]])
-        near = np.union1d(near, [guess])
+        near = np.union1d(np.setdiff1d(near, picks[: step + 1]), [guess])
         if len(near) == 1:
             return guess
         basis = self.run.basis
-        if step + 1 < len(guesses):
-            basis = basis.before(guesses[step + 1].mark)
+        if step + 1 < len(marks):
+            basis = basis.before(marks[step + 1][0])
         measured = basis.measure(self._features(near))
         return int(near[first_of_best(*score_bounds(measured, basis, self.rule))])
 
-    def _commit(self, guesses: list[_Guess], correct: int) -> None:
-        """Keep the correct steps and undo the others."""
-        self.scores.commit(correct)
-        self.scores.drop([0] * correct, [guess.pick for guess in guesses[:correct]])
-        estimate = 2 * correct  # all were correct: twice as many might have been
-        if correct < len(guesses):
-            self.run.rewind(guesses[correct].mark, guesses[correct].drift)
-            estimate = correct
+    def _commit(self, correct: list[int], wrong: list[tuple[Mark, float]]) -> None:
+        """Keep the correct picks; undo the others, given the marks before each."""
+        self.scores.commit(len(correct))
+        self.scores.drop([0] * len(correct), correct)
+        estimate = 2 * len(correct)  # all were correct: twice as many might have been
+        if wrong:
+            self.run.rewind(*wrong[0])
+            estimate = len(correct)
         self.usual = 0.5 * (self.usual + estimate)
 
     def _n_guesses(self) -> int:

@@ -35,6 +35,8 @@ class Problem:
     sides: tuple[str, ...]
     starts: tuple[Any, ...]
     """One earlier Selection per target to continue from, or None."""
+    single: bool = False
+    """True if one target (p,) was given, not a matrix of targets."""
 
     def basis(self, i: int, noise: float) -> Basis:
         """Return an empty basis for target i."""

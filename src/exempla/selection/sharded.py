@@ -184,33 +184,38 @@ class Transport:
         self.traffic = Traffic()
         self._queued: list[Call] = []
 
-    def tell(self, call: Call) -> None:
+    def tell(self, name: str, *args: Any, per_part: Sequence[tuple] | None = None) -> None:
         """Queue a call without an answer; it travels with the next question."""
-        self._queued.append(call)
+        self._queued.append(Call(name, args, per_part))
 
-    def _flush(self, call: Call, of: Sequence[int] | None) -> list[Call]:
-        """Return the calls to make: the queue goes along unless only some parts are asked."""
-        if of is not None:
-            return [call]
-        # New scores make earlier calls about the old ones pointless.
-        before = [] if call.name == "open_scores" else self._queued
-        self._queued = []
-        return [*before, call]
-
-    def ask(self, call: Call, *, of: Sequence[int] | None = None) -> list[Any]:
-        """Return every part's answer after the queued calls.
+    def ask(
+        self,
+        name: str,
+        *args: Any,
+        per_part: Sequence[tuple] | None = None,
+        of: Sequence[int] | None = None,
+    ) -> list[Any]:
+        """Return every part's answer to a call, after the queued calls.
 
         With `of`, ask only these parts; their answer must not depend on queued calls.
         """
-        calls = self._flush(call, of)
-        wanted = range(self.size) if of is None else of
+        calls = [Call(name, args, per_part)]
+        if of is None:
+            # New scores make earlier calls about the old ones pointless.
+            calls = calls if name == "open_scores" else self._queued + calls
+            self._queued = []
+        found = self._answers(calls, range(self.size) if of is None else of)
+        self.traffic.exchanges += 1
+        return found
+
+    def _answers(self, calls: list[Call], wanted: Sequence[int]) -> list[Any]:
+        """Return the answers of these parts to the last of the calls."""
         if all(one.per_part is None for one in calls):
             messages = dict.fromkeys(wanted, packed(calls))
         else:
             messages = {i: packed([one.of(i) for one in calls]) for i in wanted}
         stateless = all(one.name in _STATELESS for one in calls)
         answers = self._deliver(messages, stateless)
-        self.traffic.exchanges += 1
         self.traffic.sent += sum(map(len, messages.values()))
         self.traffic.received += sum(map(len, answers.values()))
         # Each message is freed as it is unpacked: some have a number for every row.
@@ -228,10 +233,7 @@ class LocalTransport(Transport):
         super().__init__(len(parts))
         self.parts = parts
 
-    def ask(self, call: Call, *, of: Sequence[int] | None = None) -> list[Any]:
-        self.traffic.exchanges += 1
-        calls = self._flush(call, of)
-        wanted = range(self.size) if of is None else of
+    def _answers(self, calls: list[Call], wanted: Sequence[int]) -> list[Any]:
         return [self.parts[i].answer([one.of(i) for one in calls]) for i in wanted]
 
 
@@ -240,7 +242,7 @@ class ShardedRows(Rows):
 
     def __init__(self, transport: Transport) -> None:
         self.transport = transport
-        about = transport.ask(Call("describe"))
+        about = transport.ask("describe")
         self.bounds = np.concatenate([[0], np.cumsum([t for t, *_ in about])]).tolist()
         self.t, self.p = self.bounds[-1], about[0][1]
         # Parts of one array have one tolerance; with several dtypes the coarsest counts.
@@ -250,13 +252,13 @@ class ShardedRows(Rows):
         """Features that came with other answers, by row."""
 
     def project(self, vectors: np.ndarray) -> np.ndarray:
-        return np.concatenate(self.transport.ask(Call("project", (vectors,))), axis=1)
+        return np.concatenate(self.transport.ask("project", vectors), axis=1)
 
     def align(self, targets: np.ndarray) -> np.ndarray:
-        return np.concatenate(self.transport.ask(Call("align", (targets,))), axis=1)
+        return np.concatenate(self.transport.ask("align", targets), axis=1)
 
     def energy(self, directions: np.ndarray) -> np.ndarray:
-        return np.concatenate(self.transport.ask(Call("energy", (directions,))))
+        return np.concatenate(self.transport.ask("energy", directions))
 
     def take(self, indices: np.ndarray) -> np.ndarray:
         """Return rows from the parts that hold them, unless their features have arrived already."""
@@ -269,7 +271,7 @@ class ShardedRows(Rows):
         owner = np.searchsorted(self.bounds, indices, side="right") - 1
         asked = np.unique(owner).tolist()
         per_part = [(indices[owner == s] - start,) for s, start in enumerate(self.bounds[:-1])]
-        for s, rows in zip(asked, self.transport.ask(Call("take", (), per_part), of=asked)):
+        for s, rows in zip(asked, self.transport.ask("take", per_part=per_part, of=asked)):
             out[owner == s] = rows
         return out
 
@@ -294,18 +296,12 @@ class ShardedCandidates(CandidateScores):
     ) -> None:
         self.rows, self.bounds, self.noise, self.rule = rows, rows.bounds, noise, rule
         rows.fetched = {}
+        self._ask, self._tell = rows.transport.ask, rows.transport.tell
         self._steps: Steps
         self._pool: Pool | None = None
         """The rows shown last, with their c and n before the steps of the last sweep."""
         per_part = [(start, *mine) for start, mine in zip(rows.bounds, rows.per_part(candidates))]
-        opened = self._ask("open_scores", target_norms, noise, rule, per_part=per_part)
-        self.error = max(opened)
-
-    def _ask(self, name: str, *args: Any, per_part: list[tuple] | None = None) -> list[Any]:
-        return self.rows.transport.ask(Call(name, args, per_part))
-
-    def _tell(self, name: str, *args: Any, per_part: list[tuple] | None = None) -> None:
-        self.rows.transport.tell(Call(name, args, per_part))
+        self.error = max(self._ask("open_scores", target_norms, noise, rule, per_part=per_part))
 
     def refresh(self, targets: list[int], residuals: np.ndarray) -> Leaders:
         if self._pool is not None:
@@ -507,8 +503,9 @@ class Sharded(Selector):
         assert isinstance(rows, ShardedRows)  # see `placed`
         both = rows.per_part(problem.alignment), rows.per_part(problem.candidates)
         per_part = [(*z, *candidates) for z, candidates in zip(*both)]
-        question = Call("choose", (self.selector, k, problem.targets, problem.sides), per_part)
-        first = rows.transport.ask(question)  # first[s][i]: rows and variance of part s, target i
+        question = "choose", self.selector, k, problem.targets, problem.sides
+        # first[s][i]: rows and variance of part s, target i
+        first = rows.transport.ask(*question, per_part=per_part)
         results = []
         for i in range(len(problem.targets)):
             found = [(part[i][0] + start, part[i][1]) for part, start in zip(first, rows.bounds)]
