@@ -23,12 +23,12 @@ import numpy as np
 
 from exempla.selection import SBQ, select
 from exempla.selection.select import wrap
-from exempla.selection.sharded import cuts_of
-from exempla.selection.shards import (
+from exempla.selection.sharded import (
     Part,
     ShardedCandidates,
     ShardedRows,
     Transport,
+    cuts_of,
     packed,
     unpacked,
 )

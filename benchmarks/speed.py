@@ -31,10 +31,10 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from benchmarks.selection import engine, plain_numpy, read
-from exempla.selection import SBQ, lookahead, select
+from exempla.arrays import available, in_parts
+from exempla.selection import SBQ, select
 from exempla.selection import rows as row_module
 from exempla.selection.numba_rows import NumbaRows
-from exempla.selection.threads import available, in_parts
 
 Row = dict[str, Any]
 SIZES = [
@@ -163,10 +163,7 @@ def longest_path(work: Callable[[], object]) -> float:
         slower.append(max(taken.values()) - taken[threading.get_ident()])
         return found
 
-    with (
-        mock.patch.object(row_module, "in_parts", timed),
-        mock.patch.object(lookahead, "in_parts", timed),
-    ):
+    with mock.patch.object(row_module, "in_parts", timed):
         begun = time.thread_time()
         work()
         return time.thread_time() - begun + sum(slower)

@@ -13,7 +13,7 @@ from exempla.distributed import OnRay, in_files
 from exempla.distributed.ray_backend import RayTransport, Worker
 from exempla.errors import ExemplaError
 from exempla.selection.rows import Rule, StateLostError
-from exempla.selection.shards import (
+from exempla.selection.sharded import (
     Call,
     LocalTransport,
     Part,
@@ -55,11 +55,11 @@ def test_scores_lost_at_any_message_change_no_pick(noise, count):
     class Losing(LocalTransport):
         asked, lose_at = 0, 0
 
-        def ask(self, call, *, of=None):
+        def ask(self, name, *args, **options):
             self.asked += 1
             if self.asked == self.lose_at:
                 self.parts[1].scores = None
-            return super().ask(call, of=of)
+            return super().ask(name, *args, **options)
 
     lost = 0
     for moment in range(2, 40):

@@ -10,10 +10,9 @@ import pytest
 
 from exempla.selection import SBQ, MatchingPursuit, Sharded, select
 from exempla.selection.engine import Basis
-from exempla.selection.lookahead import Steps, SweptCandidates
 from exempla.selection.numba_rows import FLOAT32_ERROR, NumbaRows
-from exempla.selection.rows import ArrayCandidates, ArrayRows, Rule
-from exempla.selection.shards import ShardedCandidates
+from exempla.selection.rows import ArrayCandidates, ArrayRows, Rule, Steps
+from exempla.selection.sharded import ShardedCandidates
 from tests.selection.test_engine import using
 
 SIZES = [(3, 5), (97, 16), (200, 37), (1000, 300)]
@@ -130,7 +129,7 @@ def test_a_sweep_hands_out_nothing_where_there_is_too_much():
 @pytest.mark.parametrize("threads", ["1", "3"])
 def test_steps_that_are_not_kept_leave_nothing_behind(threads, monkeypatch):
     monkeypatch.setenv("EXEMPLA_THREADS", threads)
-    monkeypatch.setattr("exempla.selection.threads.MIN_ENTRIES_PER_THREAD", 100)
+    monkeypatch.setattr("exempla.arrays._MIN_ENTRIES_PER_THREAD", 100)
     rng = np.random.default_rng(2)
     rows = NumbaRows(rng.standard_normal((700, 40)).astype(np.float32))
     scores = begun_scores(rows, Rule.GAIN)
@@ -146,7 +145,7 @@ def test_steps_that_are_not_kept_leave_nothing_behind(threads, monkeypatch):
 
 
 def test_the_number_of_threads_changes_no_bit(monkeypatch):
-    monkeypatch.setattr("exempla.selection.threads.MIN_ENTRIES_PER_THREAD", 100)
+    monkeypatch.setattr("exempla.arrays._MIN_ENTRIES_PER_THREAD", 100)
     rng = np.random.default_rng(3)
     array, steps = rng.standard_normal((1001, 33)).astype(np.float32), random_steps(rng, 33, 17)
     seen = []
@@ -197,14 +196,14 @@ def hard_problems():
 @pytest.mark.parametrize("pool", [4, 64])
 @pytest.mark.filterwarnings("ignore::exempla.errors.ExemplaWarning")
 def test_poor_guesses_change_no_pick(backend, pool, monkeypatch):
-    monkeypatch.setattr(SweptCandidates, "pool_sizes", (pool, pool))
+    monkeypatch.setattr(ArrayCandidates, "pool_sizes", (pool, pool))
     if backend == "torch":
         single = pytest.importorskip("exempla.selection.device.lookahead")
         monkeypatch.setattr(single, "POOL", (pool, pool))
     for rows, target, k, noise in hard_problems():
         for selector in (SBQ(noise), MatchingPursuit(noise)):
             with monkeypatch.context() as plain:  # one pass a pick, in float64
-                plain.setattr("exempla.selection.lookahead.SweptCandidates", ArrayCandidates)
+                plain.setattr("exempla.selection.engine.Lookahead", lambda *_: None)
                 exact = select(rows, target, k, selector)
             with using(backend):
                 found = select(rows, target, k, selector)
@@ -230,13 +229,13 @@ def test_guesses_save_passes():
     rng = np.random.default_rng(0)
     rows = rng.standard_normal((4000, 64)).astype(np.float32)
     passes_made = []
-    sweep = SweptCandidates.sweep
+    sweep = ArrayCandidates.sweep
 
     def counted(self, *arguments):
         passes_made.append(1)
         return sweep(self, *arguments)
 
-    with using("numba"), mock.patch.object(SweptCandidates, "sweep", counted):
+    with using("numba"), mock.patch.object(ArrayCandidates, "sweep", counted):
         select(rows, rows[:30].mean(0).astype(float), 40, SBQ(10.0))
     assert len(passes_made) < 20
 

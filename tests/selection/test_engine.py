@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exempla.selection import SBQ, MatchingPursuit, Sharded, numba_rows, select, threads
+from exempla import arrays
+from exempla.selection import SBQ, MatchingPursuit, Sharded, numba_rows, select
 from exempla.selection import engine as engine_module
 from exempla.selection.numba_rows import NumbaRows
 from exempla.selection.rows import ArrayRows
@@ -183,7 +184,7 @@ def test_many_near_ties_switch_to_float64(backend):
     rows, target = big(t=300)
     rows = np.concatenate([rows[:5]] * 40 + [rows])
     exact = select(rows.astype(np.float64), target, 12, SBQ(1.0))
-    with using(backend), mock.patch.object(engine_module, "MAX_RESCORED", 3):
+    with using(backend), mock.patch.object(engine_module, "_MAX_RESCORED", 3):
         crowded = select(rows, target, 12, SBQ(1.0))
     assert np.array_equal(crowded.indices, exact.indices)
 
@@ -249,7 +250,7 @@ def test_an_unwritable_cache_folder_is_survived(monkeypatch):
 @pytest.mark.parametrize(("value", "count"), [("", 1), ("many", 1), ("0", 1), ("1", 1)])
 def test_odd_thread_counts_mean_one(monkeypatch, value, count):
     monkeypatch.setenv("EXEMPLA_THREADS", value)
-    assert threads.n_threads() == count
+    assert arrays.n_threads() == count
 
 
 def test_threads_change_nothing(monkeypatch):

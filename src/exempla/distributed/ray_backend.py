@@ -34,8 +34,15 @@ from exempla.io import os_errors
 from exempla.progress import counter, say, showing
 from exempla.selection.rows import StateLostError
 from exempla.selection.select import as_features, refuse_unusable, wrap
-from exempla.selection.sharded import Backend, cuts_of
-from exempla.selection.shards import Part, ShardedRows, Transport, packed, unpacked
+from exempla.selection.sharded import (
+    Backend,
+    Part,
+    ShardedRows,
+    Transport,
+    cuts_of,
+    packed,
+    unpacked,
+)
 from exempla.store import StoredRows
 
 

@@ -19,8 +19,16 @@ from typing import Any
 from exempla.errors import ExemplaError
 from exempla.explainer import Explainer
 from exempla.selection.select import as_rows, refuse_unusable
-from exempla.selection.sharded import Backend, cuts_of
-from exempla.selection.shards import Call, Part, ShardedRows, Transport, packed, unpacked
+from exempla.selection.sharded import (
+    Backend,
+    Call,
+    Part,
+    ShardedRows,
+    Transport,
+    cuts_of,
+    packed,
+    unpacked,
+)
 from exempla.store import StoredRows
 
 
@@ -57,10 +65,7 @@ class _TorchTransport(Transport):
         self.rank, size = _rank_and_size(group)
         super().__init__(size)
 
-    def ask(self, call: Call, *, of: Sequence[int] | None = None) -> list[Any]:
-        calls = self._flush(call, of)
-        wanted = range(self.size) if of is None else of
-
+    def _answers(self, calls: list[Call], wanted: Sequence[int]) -> list[Any]:
         def mine() -> Any:
             mine = [one.of(self.rank) for one in calls]
             return self.part.answer(mine) if self.rank in wanted else None
@@ -69,7 +74,6 @@ class _TorchTransport(Transport):
         checksum = zlib.crc32(packed([(call.name, call.args) for call in calls]))
         answer = packed((checksum, _tried(mine)))
         every = _gathered(answer, self.group)
-        self.traffic.exchanges += 1
         self.traffic.sent += len(answer) * (len(every) - 1)
         self.traffic.received += sum(map(len, every)) - len(answer)
         sums, answers = zip(*map(unpacked, every))

@@ -1,12 +1,11 @@
 """Selection: pick the k rows whose weighted sum approximates a target.
 
-`select` validates and dispatches; `selectors` are the algorithms; `engine` is the greedy loop with
-`lookahead` over `sweeps`; `rows` is the interface of the array backends (`numba_rows`, `shards`,
-`device`). Nothing here knows about models. Imports: arrays, checks, errors, results.
+`select` validates and dispatches; `selectors` are the algorithms; `engine` is the greedy loop;
+`rows` holds the candidates and their scores, with `numba_rows`, `sharded` and `device` as further
+backends. Nothing here knows about models. Imports: arrays, checks, errors, results.
 """
 
-from exempla.selection.kernel import select_from_kernel
-from exempla.selection.select import select
+from exempla.selection.select import select, select_from_kernel
 from exempla.selection.selectors import (
     SBQ,
     Herding,

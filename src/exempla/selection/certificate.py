@@ -156,17 +156,16 @@ def chosen_and_certified(
 
     As many targets as fit into memory are processed together.
     """
-    count = 1 if targets.ndim == 1 else len(targets)
+    single, count = targets.ndim == 1, 1 if targets.ndim == 1 else len(targets)
     rows = as_rows(features, k * count if whole_number(k) and k > 0 else None)
     k = check_k(k, rows.t)
     for group in groups(count, rows, k):
-        some, sides = (targets, side) if targets.ndim == 1 else (targets[group], side)
-        if isinstance(side, list | tuple | np.ndarray) and targets.ndim > 1 and len(side) == count:
+        some, sides = targets if single else targets[group], side
+        if isinstance(side, list | tuple | np.ndarray) and not single and len(side) == count:
             sides = list(side)[group]  # `choose` refuses anything else
-        found = choose(rows, some, k, selector, sides, first=group.start)
-        selections, some = (found, some) if targets.ndim > 1 else ([found], targets[None])
-        aligned, _ = as_targets(some, rows.p)
-        for selection, mu, μ, z in zip(selections, some, aligned, rows.align(aligned), strict=True):
+        problem, found = choose(rows, some, k, selector, sides, first=group.start)
+        every = zip(found, some[None] if single else some, problem.targets, problem.alignment)
+        for selection, mu, μ, z in every:
             yield selection, mu, _Finished(selection, rows, μ, z).certified(None, "cheap")
 
 

@@ -2,8 +2,15 @@
 
 With residual r, c_j = f_j·r and n_j = ‖f_j‖² + σ² − ‖Qᵀf_j‖², picking j lowers the posterior
 variance by c_j²/n_j. After a pick, one product v = F q updates every candidate:
-c −= (c_j/√n_j) v and n −= v². No t×t matrix is formed and nothing is inverted. For a single target,
-`lookahead` guesses several picks and checks them in one pass.
+c −= (c_j/√n_j) v and n −= v². No t×t matrix is formed and nothing is inverted.
+
+For a single target, `Lookahead` guesses several picks and checks them in one pass. Greedy picks
+nearly always come from the few rows that have the highest scores now. The loop therefore runs ahead
+within that pool, which costs little, and one pass over all rows (`CandidateScores.sweep`) finds out
+after each guessed step whether any other row could have scored higher than the next guess. Correct
+guesses are committed; the steps from the first wrong guess on are undone. Each guess is compared
+under the same error bounds as a leader, and ties are settled in float64, so that the picks are the
+same as with one pass per pick.
 
 Two measures keep the picks exact in finite precision. c is recomputed from r whenever ‖r‖ has
 decreased tenfold, because its error is relative to the r it started from. And every row whose score
@@ -34,9 +41,11 @@ from exempla.selection.rows import (
     ArrayRows,
     CandidateScores,
     Leaders,
+    Pool,
     Rows,
     Rule,
     StateLostError,
+    Steps,
     first_of_best,
     tie_threshold,
 )
@@ -45,9 +54,18 @@ REFRESH_RATIO = 0.1
 """Recompute c when ‖r‖ has fallen to this fraction of its value at the last recomputation."""
 MATCHED_RATIO = 1e-7
 """Without noise the target counts as matched when ‖r‖ is below this fraction of ‖μ‖."""
-MAX_RESCORED = 4096
+_MAX_RESCORED = 4096
 """Rows that may be rescored in float64 before a pick. If more could be the best and products are
 summed in float32, all scores are recomputed in float64 first."""
+_POOL_FRACTION = 1 / 48
+"""Size of the pool as a fraction of all rows, within `CandidateScores.pool_sizes`."""
+_FIRST_FRACTION = 0.4
+"""The next pool consists of the rows that reached this fraction of a threshold; the fraction is
+then adapted to the desired pool size."""
+_FIRST_GUESSES = 16
+"""Steps guessed in the first pass."""
+_MAX_NEAR = 128
+"""Rows that may beat a guess and are rescored; if there are more, the guesses end there."""
 _MIN_PROGRESS_WORK = 1 << 31
 """Multiplications (rows × width × picks) below which no progress bar is needed."""
 
@@ -270,20 +288,12 @@ def slack(scores: CandidateScores, run: Run) -> tuple[float, float]:
     return slack_c, slack_n
 
 
-def best_row(rows: np.ndarray, basis: Basis, rule: Rule) -> int:
-    """Return which of these rows (m, p) is the best to add, the first of ties; −1 if none is."""
-    return first_of_best(*score_bounds(rows, basis, rule)) if len(rows) else -1
+def score_bounds(measured: Any, basis: Basis, rule: Rule) -> tuple[np.ndarray, np.ndarray]:
+    """Return float64 bounds on the scores of rows; −inf for rows with nothing new.
 
-
-def score_bounds(rows: np.ndarray, basis: Basis, rule: Rule) -> tuple[np.ndarray, np.ndarray]:
-    """Return float64 bounds on the score of each row (m, p); −inf for rows with nothing new."""
-    return measured_bounds(*basis.measure(rows), basis, rule)
-
-
-def measured_bounds(
-    c: np.ndarray, n: np.ndarray, norms2: np.ndarray, basis: Basis, rule: Rule
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the bounds of `score_bounds` for rows whose c, n and ‖f‖² are known in float64."""
+    `measured` holds c, n and ‖f‖² of the rows, as returned by `Basis.measure`.
+    """
+    c, n, norms2 = measured
     alive = n > basis.tolerance * norms2
     bounds = rule.bounds(c, n, norms2, basis.noise, ROUNDING * basis.target_norm, ROUNDING)
     return np.where(alive, bounds[0], -np.inf), np.where(alive, bounds[1], -np.inf)
@@ -296,9 +306,124 @@ def refresh(scores: CandidateScores, runs: list[Run], which: list[int]) -> Leade
     return scores.refresh(which, np.stack([runs[i].basis.residual for i in which]))
 
 
+class Lookahead:
+    """Guess and check picks for a single target."""
+
+    def __init__(self, rows: Rows, scores: CandidateScores, run: Run, k: int, rule: Rule) -> None:
+        self.rows, self.scores, self.run, self.k, self.rule = rows, scores, run, k, rule
+        self.usual: float = _FIRST_GUESSES
+        """Moving average of the number of correct guesses."""
+        self.pool_size = int(np.clip(_POOL_FRACTION * rows.t, *scores.pool_sizes))
+        self.fraction = _FIRST_FRACTION
+        self.promising = scores.best(self.pool_size)
+        """Rows to guess among."""
+        self.pool: Pool
+        """The same with their features, as they were before the last guesses."""
+
+    def advance(self, first: int) -> Leaders | None:
+        """Apply the certain pick `first` and every correct guess after it.
+
+        Returns the leaders for the next pick; None if c must be recomputed or all picks are made.
+        """
+        left = self.k - len(self.run.indices) - 1
+        if left < 1:
+            self.run.take(first, self.rows.take(np.array([first]))[0])
+            return None
+        picks, marks, steps = self._guess(first, min(left, self._n_guesses()))
+        try:
+            found = self.scores.sweep(steps, _MAX_NEAR, self.fraction)
+        except StateLostError:
+            self.run.rewind(*marks[0])
+            raise
+        correct, winner = 0, None
+        for near in found.near:  # until a guess is wrong
+            winner, correct = self._winner(picks, marks, correct, near), correct + 1
+            if winner != picks[correct]:
+                break
+        self._commit(picks[:correct], marks[correct:])
+        self._update_pool(found.promising)
+        if winner is None:
+            return None if self.run.stale else self.scores.leaders()
+        if self.run.stale:
+            refresh(self.scores, [self.run], [0])
+        return Leaders(*np.array([[winner], [np.inf], [np.inf], [-np.inf]]))
+
+    def _guess(self, first: int, count: int) -> tuple[list[int], list[tuple[Mark, float]], Steps]:
+        """Run ahead in the pool for at most `count` steps, or until the run must stop.
+
+        Returns the certain pick and the guesses after each step (−1 if there is none), the basis
+        and the drift before each step, and the steps.
+        """
+        self.pool = pool = self.scores.pool(self.promising)
+        run, picks, marks, steps = self.run, [first], [], []
+        row = self._features(np.array([first]))[0]
+        while picks[-1] >= 0 and len(steps) < count:
+            marks.append((run.basis.mark(), run.drift))
+            q, coef, fresh = run.take(picks[-1], row)
+            best = pool.step(picks[-1], q, coef)
+            j, threshold = -1, np.inf
+            if fresh and best >= 0 and not run.matched:  # else the pool or the run is exhausted
+                row = self._features(np.array([best]))[0]
+                lowest, _ = score_bounds(run.basis.measure(row[None]), run.basis, self.rule)
+                if lowest[0] > -np.inf:
+                    j, threshold = best, float(tie_threshold(lowest[0]))
+            picks.append(j)
+            steps.append((q, coef, threshold, *slack(self.scores, run)))
+        return picks, marks, Steps(*map(np.array, zip(*steps)))
+
+    def _features(self, rows: np.ndarray) -> np.ndarray:
+        """Return rows in float64, from the pool if all are there: then nothing is fetched."""
+        at = np.array([self.pool.position(j) for j in rows.tolist()])
+        if (at >= 0).all():
+            return self.pool.features[at].astype(np.float64)
+        return self.rows.take(rows)
+
+    def _winner(
+        self, picks: list[int], marks: list[tuple[Mark, float]], step: int, near: np.ndarray | None
+    ) -> int | None:
+        """Return the pick after this step, among the rows that may reach the guess's score.
+
+        None if the guess is missing or too many rows may reach it.
+        """
+        guess = picks[step + 1]
+        if guess < 0 or near is None:
+            return None
+        near = np.union1d(np.setdiff1d(near, picks[: step + 1]), [guess])
+        if len(near) == 1:
+            return guess
+        basis = self.run.basis
+        if step + 1 < len(marks):
+            basis = basis.before(marks[step + 1][0])
+        measured = basis.measure(self._features(near))
+        return int(near[first_of_best(*score_bounds(measured, basis, self.rule))])
+
+    def _commit(self, correct: list[int], wrong: list[tuple[Mark, float]]) -> None:
+        """Keep the correct picks; undo the others, given the marks before each."""
+        self.scores.commit(len(correct))
+        self.scores.drop([0] * len(correct), correct)
+        estimate = 2 * len(correct)  # all were correct: twice as many might have been
+        if wrong:
+            self.run.rewind(*wrong[0])
+            estimate = len(correct)
+        self.usual = 0.5 * (self.usual + estimate)
+
+    def _n_guesses(self) -> int:
+        """Return how many steps to guess: the usual number of correct ones, in whole batches."""
+        batch = self.scores.lookahead_batch
+        return batch * max(1, round(min(self.usual, self.scores.max_lookahead) / batch - 0.25))
+
+    def _update_pool(self, promising: np.ndarray) -> None:
+        """Guess among the promising rows next time, and adapt the fraction to the pool size."""
+        ratio = len(promising) / self.pool_size
+        self.fraction = float(np.clip(self.fraction * ratio**0.2, 0.05, 0.95))
+        if len(promising) < self.pool_size // 4:
+            promising = np.union1d(promising, self.scores.best(self.pool_size))
+        self.promising = promising
+
+
 def greedy(
     rows: Rows, candidates: np.ndarray, runs: list[Run], k: int, *, noise: float, rule: Rule
-) -> list[Run]:
+) -> None:
     """Continue every run to k picks, or until it must stop; `runs` are changed in place."""
     if len(runs) == 1 and isinstance(rows, ArrayRows) and rows.single and not rows.on_cpu:
         from exempla.selection.device.lookahead import run_on_device
@@ -313,7 +438,6 @@ def greedy(
             continue
     for run in runs:
         run.stopped = run.stopped or "k"
-    return runs
 
 
 class _Loop:
@@ -333,11 +457,9 @@ class _Loop:
 
     def pick(self) -> None:
         """Make all picks."""
-        from exempla.selection.lookahead import Lookahead, LookaheadScores
-
-        lookahead, runs, scores = None, self.runs, self.scores
-        if isinstance(scores, LookaheadScores) and len(runs) == 1:
-            lookahead = Lookahead(self.rows, scores, runs[0], self.k, self.rule)
+        lookahead, runs = None, self.runs
+        if len(runs) == 1:
+            lookahead = Lookahead(self.rows, self.scores, runs[0], self.k, self.rule)
         with self._progress() as bar:
             while picks := self._decide():
                 done = len(runs[0].indices)
@@ -393,12 +515,14 @@ class _Loop:
         if not contested:
             return winners
         slacks = np.array([slack(scores, runs[i]) for i in contested])
-        for i, near in zip(contested, scores.ties(contested, slacks, MAX_RESCORED + 1)):
-            if len(near) > MAX_RESCORED and scores.error > 0.0:
+        for i, near in zip(contested, scores.ties(contested, slacks, _MAX_RESCORED + 1)):
+            if len(near) > _MAX_RESCORED and scores.error > 0.0:
                 scores.to_float64()
                 scores.deflate(i, self.rows.energy(runs[i].basis.directions))
                 self.leaders = refresh(scores, runs, [i])
                 return self._winners(active)
-            best = best_row(self.rows.take(near), runs[i].basis, self.rule)
+            basis = runs[i].basis
+            measured = basis.measure(self.rows.take(near))
+            best = first_of_best(*score_bounds(measured, basis, self.rule))
             winners[i] = int(near[best]) if best >= 0 else -1
         return winners

@@ -1,7 +1,7 @@
 """Candidate rows and their running scores: the interface and its implementation for arrays.
 
 `Rows` holds the features of all candidates: a NumPy or torch array or files on disk (`ArrayRows`),
-the same read by compiled passes (`numba_rows`), or several parts of any of these (`shards`).
+the same read by compiled passes (`numba_rows`), or several parts of any of these (`sharded`).
 `CandidateScores` holds, for T targets at once, c = f·r and n = ‖f‖² + σ² − ‖Qᵀf‖² of every
 candidate, where the rows are, and returns only the leaders to the greedy loop in `engine`.
 
@@ -15,16 +15,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import IntEnum
 from itertools import pairwise
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import array_api_compat
 import numpy as np
 
-from exempla.arrays import Array
-from exempla.selection.threads import in_parts
+from exempla.arrays import Array, in_parts
 
 MIN_ROW_NORM = 1e-60
 """Rows with a smaller norm count as zero: squares of their products would underflow."""
@@ -32,12 +31,14 @@ RELATIVE_TIE = 1e-12
 """Scores within this relative distance of the best are equal; the lowest index wins."""
 ROUNDING = 1e-14
 """Upper bound on the rounding error of a float64 product of unit vectors."""
-SWEEP_ROWS = 4096
+_SWEEP_ROWS = 4096
 """Rows that a lookahead pass follows at a time on a CPU: their scores stay in the cache."""
 _BLOCK_BYTES = 1 << 28, 1 << 20
 """Size of the float64 copies of blocks of rows on a GPU, and on a CPU, where it stays in cache."""
 _SCORED_ENTRIES = 1 << 16
 """Scores that are compared at a time: they stay in the cache."""
+_MAX_LOOKAHEAD = 32
+"""Picks that one pass checks at most."""
 
 T = TypeVar("T")
 
@@ -95,8 +96,7 @@ class StateLostError(Exception):
     """A place that held scores was restarted without them; the greedy loop opens them again."""
 
 
-@dataclass(frozen=True)
-class Leaders:
+class Leaders(NamedTuple):
     """The best row of each target by upper bounds on the scores, each an array (T,)."""
 
     rows: np.ndarray
@@ -111,21 +111,93 @@ class Leaders:
     @staticmethod
     def merged(found: list[Leaders]) -> Leaders:
         """Return the leaders among those of consecutive parts of the rows."""
-        rows, upper, lower, rivals = (
-            np.stack([getattr(one, name) for one in found])
-            for name in ("rows", "upper", "lower", "rivals")
-        )
+        rows, upper, lower, rivals = map(np.stack, zip(*found))
         first = np.argmax(upper, axis=0)[None]  # the first part of ties: the lowest index
         row, most, least = (np.take_along_axis(x, first, 0)[0] for x in (rows, upper, lower))
         np.put_along_axis(upper, first, -np.inf, axis=0)
         return Leaders(row, most, least, np.maximum(upper, rivals).max(axis=0))
 
 
+@dataclass
+class Pool:
+    """A few candidates of a single target with their c and n, used to guess the next picks."""
+
+    rows: np.ndarray
+    """(m,) row numbers, ascending."""
+    features: np.ndarray
+    """(m, p), in the precision of the rows."""
+    c: np.ndarray
+    n: np.ndarray
+    floor: np.ndarray
+    """n below this value means that the row adds nothing new."""
+    whole: np.ndarray | None
+    """‖f‖² + σ² if scores are divided by it; None if they are divided by n."""
+
+    def position(self, j: int) -> int:
+        """Return the position of row j, −1 if it is not in the pool."""
+        at = int(np.searchsorted(self.rows, j))
+        return at if at < len(self.rows) and self.rows[at] == j else -1
+
+    def step(self, j: int, direction: np.ndarray, coef: float) -> int:
+        """Apply one pick, remove row j, and return the best remaining row (−1 if none)."""
+        at = self.position(j)
+        if at >= 0:
+            self.n[at] = -np.inf
+        q, v = direction.astype(self.features.dtype), np.empty(len(self.rows))
+
+        def multiply(start: int, stop: int) -> None:
+            v[start:stop] = np.vecdot(self.features[start:stop], q)
+
+        in_parts(multiply, len(v), self.features.shape[1], 256)
+        self.c, self.n = self.c - coef * v, self.n - v * v
+        left = np.flatnonzero(self.n > self.floor)
+        if not len(left):
+            return -1
+        divisor = self.n if self.whole is None else self.whole
+        return int(self.rows[left[np.argmax(self.c[left] ** 2 / divisor[left])]])
+
+
+class Steps(NamedTuple):
+    """Consecutive guessed picks of a single target, one per entry, and the threshold after each.
+
+    Step s updates c −= coef·v and n −= v² for v = F q. Afterwards the next guess is right unless
+    the score of another row may reach its threshold, given the slacks (see
+    `CandidateScores.ties`).
+    """
+
+    directions: np.ndarray
+    """(b, p)."""
+    coefs: np.ndarray
+    thresholds: np.ndarray
+    """Lower bound on the score of the next guess; +inf if there is no next guess."""
+    slack_c: np.ndarray
+    slack_n: np.ndarray
+
+
+class Swept(NamedTuple):
+    """The result of `CandidateScores.sweep`."""
+
+    near: list[np.ndarray | None]
+    """After each step the rows that may reach its threshold, ascending; None if too many do."""
+    promising: np.ndarray
+    """Rows that reached a given fraction of a threshold after some step."""
+
+
 class CandidateScores(ABC):
-    """c and n of all candidates of T targets, updated pick after pick."""
+    """c and n of all candidates of T targets, updated pick after pick.
+
+    `sweep`, `commit`, `pool` and `best` are for a single target.
+    """
 
     error: float
     """Bound on the error of one product f·q, in units of ‖f‖; 0 if sums are in float64."""
+    max_lookahead: int
+    """Picks that one pass over the rows can check (`sweep`)."""
+    lookahead_batch: int = 8
+    """Checking this many picks costs hardly more than checking one."""
+    pool_sizes: tuple[int, int] = (1024, 8192)
+    """Smallest and largest number of rows to guess among. Chosen among 512 … 8192 rows as the
+    fewest passes per pick on Gaussian rows of 20 k × 1024 and 100 k to 400 k × 256."""
 
     @abstractmethod
     def refresh(self, targets: list[int], residuals: np.ndarray) -> Leaders:
@@ -157,6 +229,26 @@ class CandidateScores(ABC):
     @abstractmethod
     def to_float64(self) -> None:
         """Compute products in float64 from now on (`error` becomes 0)."""
+
+    @abstractmethod
+    def sweep(self, steps: Steps, limit: int, fraction: float) -> Swept:
+        """Try guessed steps in one pass without changing c and n.
+
+        Find the rows that may reach the threshold after each step (at most `limit`), and those
+        that reach `fraction` of it.
+        """
+
+    @abstractmethod
+    def commit(self, count: int) -> None:
+        """Apply the first `count` steps of the last sweep to c and n without another pass."""
+
+    @abstractmethod
+    def pool(self, rows: np.ndarray) -> Pool:
+        """Return these rows (ascending) with their c and n."""
+
+    @abstractmethod
+    def best(self, count: int) -> np.ndarray:
+        """Return the `count` rows of highest score, or all that are left, ascending."""
 
 
 class Rows(ABC):
@@ -190,10 +282,7 @@ class Rows(ABC):
     def scores(
         self, candidates: np.ndarray, target_norms: np.ndarray, noise: float, rule: Rule
     ) -> CandidateScores:
-        """Return the scores of the candidates, (T, t) bool; call `refresh` first.
-
-        `LookaheadScores` for a single target.
-        """
+        """Return the scores of the candidates, (T, t) bool; call `refresh` first."""
 
 
 class ArrayRows(Rows):
@@ -217,13 +306,18 @@ class ArrayRows(Rows):
         self.tolerance = tolerance or (1e-5 if self.single else 1e-11)
         self.on_cpu = isinstance(some, np.ndarray)
         self.block_rows = max(1, _BLOCK_BYTES[self.on_cpu] // (8 * max(1, self.p)))
-        self.sweep_rows = SWEEP_ROWS if self.on_cpu else self.block_rows
+        self.sweep_rows = _SWEEP_ROWS if self.on_cpu else self.block_rows
         self._last: tuple[bytes, np.ndarray] | None = None
-        with np.errstate(over="ignore", invalid="ignore"):  # `select` reports such rows
-            norms2 = self._squares()
+        norms2 = self.xp.empty(self.t, dtype=self.xp.float64, device=self.device)
+
+        def square(part: slice, rows: Array) -> None:
+            block = self.xp.astype(rows, self.xp.float64, copy=False)
+            with np.errstate(over="ignore", invalid="ignore"):  # `select` reports such rows
+                norms2[part] = self.xp.vecdot(block, block)
+
+        self.over_blocks(square)
         norms2[norms2 < MIN_ROW_NORM**2] = 0.0
-        self.norms2_here = norms2
-        self.norms2 = self.host(norms2)
+        self.norms2_here, self.norms2 = norms2, self.host(norms2)
 
     def here(self, values: np.ndarray) -> Array:
         """Return a host array on the device of the rows."""
@@ -239,7 +333,7 @@ class ArrayRows(Rows):
             yield slice(0, self.t), self.array
             return
         self.readings += 1
-        yield from self.array.stream(SWEEP_ROWS)
+        yield from self.array.stream(_SWEEP_ROWS)
 
     def blocks(self, n_vectors: int = 1) -> Iterator[tuple[slice, Array]]:
         """Yield the rows in float64, in blocks large enough for products with `n_vectors`."""
@@ -262,17 +356,6 @@ class ArrayRows(Rows):
             for some in threaded or [each(0, len(rows))]:
                 found += some
         return found
-
-    def _squares(self) -> Array:
-        """Return the squared norms, where the rows are."""
-        out = self.xp.empty(self.t, dtype=self.xp.float64, device=self.device)
-
-        def square(part: slice, rows: Array) -> None:
-            block = self.xp.astype(rows, self.xp.float64, copy=False)
-            out[part] = self.xp.vecdot(block, block)
-
-        self.over_blocks(square)
-        return out
 
     def products(self, vectors: Array) -> Array:
         """Return the (m, t) float64 products with the vectors (m, p), where the rows are."""
@@ -333,18 +416,10 @@ class ArrayRows(Rows):
     def take(self, indices: np.ndarray) -> np.ndarray:
         return self.features(indices).astype(np.float64)
 
-    def split(self, bounds: list[int]) -> list[Rows]:
-        """Return consecutive parts, cut at the bounds 0 = b_0 < b_1 < … = t."""
-        cut = self.array.part if self.is_stored else lambda start, stop: self.array[start:stop]
-        return [type(self)(cut(*part), self.tolerance) for part in pairwise(bounds)]
-
     def scores(
         self, candidates: np.ndarray, target_norms: np.ndarray, noise: float, rule: Rule
     ) -> CandidateScores:
-        from exempla.selection.lookahead import SweptCandidates
-
-        kind = SweptCandidates if len(candidates) == 1 else ArrayCandidates
-        return kind(self, candidates, target_norms, noise, rule)
+        return ArrayCandidates(self, candidates, target_norms, noise, rule)
 
 
 class ArrayCandidates(CandidateScores):
@@ -365,6 +440,10 @@ class ArrayCandidates(CandidateScores):
         self._slack_c = ROUNDING * target_norms
         # Many targets are one matrix product, which is computed in float64 throughout.
         self.error = rows.error if len(candidates) == 1 else 0.0
+        # The products of a sweep then take at most an eighth of the memory of float32 rows.
+        self.max_lookahead = int(np.clip(rows.p // 8, self.lookahead_batch, _MAX_LOOKAHEAD))
+        self._swept: tuple[Steps, list[tuple[slice, Array]]]
+        """The steps of the last sweep and their products with blocks of rows."""
 
     def refresh(self, targets: list[int], residuals: np.ndarray) -> Leaders:
         for i, c in zip(targets, self.rows.here(self.rows.project(residuals))):
@@ -408,14 +487,11 @@ class ArrayCandidates(CandidateScores):
             rivals = np.full_like(best, np.inf) if self.error else host(xp.max(upper, axis=1))
             found.append(Leaders(rows, best, best, rivals))
         leaders = Leaders.merged(found)
-        return replace(leaders, lower=self._lower_bounds(leaders.rows))
-
-    def _lower_bounds(self, rows: np.ndarray) -> np.ndarray:
-        """Return a lower bound on the score of one row per target; −inf if it may add nothing."""
-        here, norms2 = self.rows.here(np.stack([np.arange(len(rows)), rows])), self.rows.norms2
-        c, n = (self.rows.host(values[here[0], here[1]]) for values in (self.c, self.n))
-        lower, _ = self.rule.bounds(c, n, norms2[rows], self.noise, self._slack_c, ROUNDING)
-        return np.where(n > (self.rows.tolerance + ROUNDING) * norms2[rows], lower, -np.inf)
+        here, norms2 = self.rows.here(leaders.rows), self.rows.norms2[leaders.rows]
+        c, n = (host(values[self.rows.here(every), here]) for values in (self.c, self.n))
+        lower, _ = self.rule.bounds(c, n, norms2, self.noise, self._slack_c, ROUNDING)
+        adds = n > (self.rows.tolerance + ROUNDING) * norms2
+        return leaders._replace(lower=np.where(adds, lower, -np.inf))
 
     def ties(self, targets: list[int], slacks: np.ndarray, limit: int) -> list[np.ndarray]:
         found = []
@@ -442,3 +518,81 @@ class ArrayCandidates(CandidateScores):
 
     def to_float64(self) -> None:
         self.error = 0.0
+
+    def sweep(self, steps: Steps, limit: int, fraction: float) -> Swept:
+        Q = self.rows.directions(steps.directions, exact=self.error == 0.0)
+        found = self.rows.over_blocks(
+            lambda part, rows: self._check(part, rows, Q, steps, fraction)
+        )
+        self._swept = steps, [(part, V) for part, V, _ in found]
+        host, b = self.rows.host, len(steps.coefs)
+        rows = np.concatenate([part.start + host(some) for part, _, some in found])
+        v = np.concatenate([host(V[:b, some]) for _, V, some in found], axis=1).astype(np.float64)
+        # Follow these few rows through the steps again, with the slacks of each step.
+        (c, n), norms2 = self.values(rows), self.rows.norms2[rows]
+        c = c - np.cumsum(steps.coefs[:, None] * v, axis=0)
+        n = n - np.cumsum(v * v, axis=0)
+        error = steps.slack_n[:, None] * norms2
+        upper = (np.abs(c) + steps.slack_c[:, None] * np.sqrt(norms2)) ** 2
+        divisor = n - error if self.whole is None else norms2 + self.noise
+        asked = steps.thresholds[:, None] < np.inf
+        thresholds = np.where(asked, steps.thresholds[:, None], 0.0)
+        alive = (n + error > norms2 * self.rows.tolerance) & asked
+        reach = alive & (upper >= thresholds * divisor)
+        near = [None if np.count_nonzero(one) > limit else rows[one] for one in reach]
+        promising = alive & (upper >= fraction * thresholds * divisor)
+        return Swept(near, rows[promising.any(axis=0)])
+
+    def _check(
+        self, part: slice, rows: Array, Q: Array, steps: Steps, fraction: float
+    ) -> tuple[slice, Array, Array]:
+        """Follow a block of rows through the steps.
+
+        Returns the products and the positions of rows that may reach a fraction of a threshold.
+        """
+        xp, V = self.xp, self.rows.multiply(rows, Q)
+        lengths, norms2 = self.lengths[part], self.norms2[part]
+        # The slacks grow from step to step: here the last ones stand for all.
+        slack, error = float(steps.slack_c.max()) * lengths, float(steps.slack_n.max()) * norms2
+        alive = self.n[0, part] + error > self.floor[part]  # n never increases
+        c = xp.asarray(self.c[0, part], copy=True)
+        n = self.n[0, part] - error if self.whole is None else self.whole[part] + 0.0
+        bars = np.stack([steps.coefs, fraction * steps.thresholds])
+        reach = self.rows.follow(V, c, n, slack, bars, n_decreases=self.whole is None)
+        return part, V, xp.nonzero(reach & alive)[0]
+
+    def commit(self, count: int) -> None:
+        if not count:
+            return
+        xp, (steps, products) = self.xp, self._swept
+        coefs = self.rows.here(steps.coefs[:count])
+
+        def apply(start: int, stop: int) -> None:
+            for part, V in products[start:stop]:
+                v = xp.astype(V[:count], xp.float64)
+                self.c[0, part] -= coefs @ v
+                v *= v
+                self.n[0, part] -= xp.sum(v, axis=0)
+
+        in_parts(apply, len(products), count * self.rows.sweep_rows, 1)
+
+    def pool(self, rows: np.ndarray) -> Pool:
+        whole = None if self.whole is None else self.rows.norms2[rows] + self.noise
+        floor = self.rows.norms2[rows] * self.rows.tolerance
+        features = in_parts(lambda a, b: self.rows.features(rows[a:b]), len(rows), self.rows.p, 256)
+        return Pool(rows, np.concatenate(features), *self.values(rows), floor, whole)
+
+    def values(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return c and n of these rows on the host."""
+        here = self.rows.here(rows)
+        return self.rows.host(self.c[0][here]), self.rows.host(self.n[0][here])
+
+    def best(self, count: int) -> np.ndarray:
+        c, n = self.c[0], self.n[0]
+        divisor = n if self.whole is None else self.whole
+        with np.errstate(divide="ignore", invalid="ignore"):
+            scores = self.rows.host(self.xp.where(n > self.floor, c * c / divisor, -np.inf))
+        rows = np.arange(len(scores))
+        if count < len(scores):
+            rows = np.sort(np.argpartition(scores, len(scores) - count)[-count:])
+        return rows[scores[rows] > -np.inf]

@@ -1,35 +1,49 @@
 """`select`: validate the arguments, choose an array backend, run a selector.
 
 `as_rows` wraps features in the fastest `Rows` for them. Small jobs stay in NumPy, because compiling
-the numba passes would take longer than the job.
+the numba passes would take longer than the job. `select_from_kernel` runs SBQ on kernel values,
+without features: incremental Cholesky in O(t·k) memory.
 """
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from scipy.linalg import solve_triangular
 
-from exempla.arrays import Array, is_tensor, refuse_masked, to_numpy
-from exempla.checks import check_choice, check_k, whole_number
+from exempla.arrays import Array, is_tensor, real_numbers, refuse_masked, to_numpy
+from exempla.checks import check_choice, check_k, is_real, whole_number
 from exempla.errors import ExemplaError, ExemplaWarning
 from exempla.results import Selection
-from exempla.selection.rows import MIN_ROW_NORM, ArrayRows, Rows
-from exempla.selection.selectors import SBQ, Outcome, Problem, Selector, check_selector
+from exempla.selection.engine import MATCHED_RATIO
+from exempla.selection.rows import (
+    MIN_ROW_NORM,
+    ROUNDING,
+    ArrayRows,
+    Rows,
+    Rule,
+    first_of_best,
+    zero_rounding,
+)
+from exempla.selection.selectors import SBQ, Problem, Selector, check_noise, check_selector
 
 SIDES = ("both", "opponents", "proponents")
 MAX_FLOAT64_ENTRIES = 1 << 20
 """Rows of up to this many entries are copied to float64, which makes all sums exact enough."""
-MAX_NUMPY_WORK = 1 << 29
+_MAX_NUMPY_WORK = 1 << 29
 """Multiplications (rows × width × picks) up to which the NumPy loop takes a fraction of a second,
 less than loading and compiling the numba passes."""
 _MAX_GROUP_BYTES = 1 << 31
 """Memory for the state of the targets that are selected for together."""
 _MAX_NORM = 1e60
 """Largest norm of rows and targets whose products can be squared."""
+_KERNEL_TOLERANCE = 1e-11
+"""A candidate adds something new if its remaining variance exceeds this fraction of k(j, j)."""
 
 
 def as_rows(features: Array, picks: int | None = None) -> Rows:
@@ -41,7 +55,7 @@ def as_rows(features: Array, picks: int | None = None) -> Rows:
         return features
     array = as_features(features)
     rows = wrap(array, picks)
-    refuse_unusable(rows, lambda: _any(array))
+    refuse_unusable(rows)
     return rows
 
 
@@ -63,11 +77,8 @@ def _is_stored(features: Any) -> bool:
     return hasattr(features, "stream") and hasattr(features, "shards")
 
 
-def refuse_unusable(rows: Rows, any_nonzero: Callable[[], bool] = lambda: False) -> None:
-    """Raise if rows are not finite or their squares leave the range of floats.
-
-    `any_nonzero` is called if all norms count as zero: zero rows are allowed, tiny ones are not.
-    """
+def refuse_unusable(rows: Rows) -> None:
+    """Raise if rows are not finite or their squares leave the range of floats."""
     bad = np.flatnonzero(~np.isfinite(rows.norms2))
     if len(bad):
         which = ", ".join(str(j) for j in bad[:5]) + (", …" if len(bad) > 5 else "")
@@ -76,8 +87,9 @@ def refuse_unusable(rows: Rows, any_nonzero: Callable[[], bool] = lambda: False)
             f"features have NaN, infinite or overflowing values in {len(bad)} {plural} "
             f"({plural} {which}); remove or repair them"
         )
-    longest = float(rows.norms2.max())
-    if longest or any_nonzero():
+    longest, parts = float(rows.norms2.max()), rows.pieces() if isinstance(rows, ArrayRows) else ()
+    # If all norms count as zero: zero rows are allowed, tiny ones are not.
+    if longest or any(bool((part != 0).any()) for _, part in parts):
         check_norm("the longest row of the features", longest)
 
 
@@ -90,12 +102,6 @@ def check_norm(what: str, norm2: float) -> None:
         )
 
 
-def _any(array: Array) -> bool:
-    if _is_stored(array):
-        return any(bool(rows.any()) for _, rows in array.stream())
-    return bool((array != 0).any())
-
-
 def wrap(array: Array, picks: int | None = None) -> Rows:
     """Return the fastest `Rows` for a float32 or float64 array, or for stored rows."""
     entries, stored = array.shape[0] * array.shape[1], _is_stored(array)
@@ -103,16 +109,16 @@ def wrap(array: Array, picks: int | None = None) -> Rows:
         raise ExemplaError(f"stored rows have type {array.dtype}; store float32 or float64")
     if not stored and not isinstance(array, np.ndarray):
         return ArrayRows(array)
-    tolerance = 1e-5 if array.dtype == np.float32 else 1e-11
     if entries <= MAX_FLOAT64_ENTRIES:
+        tolerance = 1e-5 if array.dtype == np.float32 else 1e-11
         return ArrayRows(array[:].astype(np.float64), tolerance)
-    if not stored and picks is not None and entries * picks <= MAX_NUMPY_WORK:
-        return ArrayRows(array, tolerance)
+    if not stored and picks is not None and entries * picks <= _MAX_NUMPY_WORK:
+        return ArrayRows(array)
     try:
         from exempla.selection.numba_rows import NumbaRows
     except ImportError:  # numba is not installed
-        return ArrayRows(array, tolerance)
-    return NumbaRows(array, tolerance)
+        return ArrayRows(array)
+    return NumbaRows(array)
 
 
 def _as_array(values: Array, what: str) -> Array:
@@ -141,8 +147,8 @@ def _as_array(values: Array, what: str) -> Array:
 
 def _make_problem(
     features: Array, target: Array, k: Any, side: str | Sequence[str], start: Any
-) -> tuple[Problem, int, bool]:
-    """Return the problem, k, and whether a single target was given."""
+) -> tuple[Problem, int]:
+    """Return the problem and k."""
     shape = getattr(target, "shape", ())
     n_targets = shape[0] if len(shape) == 2 else 1
     rows = as_rows(features, k * n_targets if whole_number(k) and k > 0 else None)
@@ -155,7 +161,7 @@ def _make_problem(
     alignment = rows.align(targets)
     signs = np.stack([side_of(z, one) for z, one in zip(alignment, sides)])
     candidates = signs & (rows.norms2 > 0)
-    return Problem(rows, targets, alignment, candidates, sides, starts), k, single
+    return Problem(rows, targets, alignment, candidates, sides, starts, single), k
 
 
 def groups(targets: int, rows: Rows, k: int) -> Iterator[slice]:
@@ -268,26 +274,26 @@ def select(
     >>> select(rows, np.array([2.0, 1.0]), k=2, start=result).indices
     array([2, 0])
     """
-    return choose(features, target, k, selector, side, start)
+    problem, results = choose(features, target, k, selector, side, start)
+    return results[0] if problem.single else results
 
 
 def choose(
     features: Any, target: Any, k: Any, selector: Any, side: Any, start: Any = None, first: int = 0
-) -> Any:
+) -> tuple[Problem, list[Selection]]:
     """Run `select` on a group of targets; `first` is the number of the first one, for warnings."""
     selector = check_selector(selector) or SBQ()
     with selector.placed(features) as rows:
-        problem, k, single = _make_problem(rows, target, k, side, start)
+        problem, k = _make_problem(rows, target, k, side, start)
         for i in range(len(problem.targets)):
             _check_start(problem, i, selector, k)
-        outcomes = selector.choose(problem, k)
-    results = [_result(problem, i, outcome, selector) for i, outcome in enumerate(outcomes)]
+        results = selector.choose(problem, k)
     for i, result in enumerate(results):
         if len(result) < k:
-            why = _shortfall(result, k, None if single else first + i)
+            why = _shortfall(result, k, None if problem.single else first + i)
             warnings.warn(why, ExemplaWarning, stacklevel=3)
             results[i] = replace(result, warnings=(why,))
-    return results[0] if single else results
+    return problem, results
 
 
 def _check_start(problem: Problem, i: int, selector: Selector, k: int) -> None:
@@ -317,19 +323,6 @@ def _check_start(problem: Problem, i: int, selector: Selector, k: int) -> None:
         )
 
 
-def _result(problem: Problem, i: int, outcome: Outcome, selector: Selector) -> Selection:
-    norm2 = float(problem.targets[i] @ problem.targets[i])
-    return Selection(
-        **vars(outcome),
-        explained=float(outcome.gains.sum()) / norm2,
-        target_norm2=norm2,
-        noise=float(selector.noise),
-        side=problem.sides[i],
-        selector=selector.name,
-        candidates=int(np.count_nonzero(problem.candidates[i])),
-    )
-
-
 def _shortfall(result: Selection, k: int, target: int | None) -> str:
     """Return a message that explains why fewer than k rows were selected."""
     whose = "" if target is None else f" for target {target}"
@@ -343,3 +336,166 @@ def _shortfall(result: Selection, k: int, target: int | None) -> str:
         return found + "no further row can bring the weighted sum closer to the target"
     rows = "nonzero rows" if result.side == "both" else f"{result.side} among the nonzero rows"
     return found + f"there are only {result.candidates} {rows}"
+
+
+def select_from_kernel(
+    kernel: Callable[[int, np.ndarray], Any],
+    z: Array,
+    k: int,
+    *,
+    target_norm2: float,
+    diagonal: Array | None = None,
+    noise: float = 0.0,
+    side: str = "both",
+) -> Selection:
+    """Run exact SBQ on kernel values alone; no t×t matrix is formed.
+
+    Parameters
+    ----------
+    kernel : callable
+        ``kernel(i, J)`` returns k(x_i, x_j) for every j of the integer array J. It is called once
+        per pick.
+    z : array of shape (t,)
+        Kernel mean of the target at each row: the mean of k(x_j, ·) over the queried predictions.
+    k : int
+        Number of rows to select.
+    target_norm2 : float
+        ‖μ‖²: the mean of the kernel over all pairs of queried predictions.
+    diagonal : array of shape (t,), optional
+        k(x_j, x_j); computed by t kernel calls if omitted.
+    noise : float, default 0.0
+        Observation noise σ², as for `SBQ`.
+    side : {"both", "opponents", "proponents"}, default "both"
+        Candidates by the sign of z, as for `select`.
+
+    Returns
+    -------
+    Selection
+
+    Raises
+    ------
+    ExemplaError
+        If an argument is invalid, or the kernel returns a wrong shape or values that are not
+        finite or not positive semidefinite.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from exempla.selection import select, select_from_kernel
+    >>> rows, target = np.random.default_rng(0).standard_normal((9, 3)), np.array([1.0, 2.0, 0.0])
+    >>> selection = select_from_kernel(
+    ...     lambda i, J: rows[J] @ rows[i], rows @ target, 2, target_norm2=target @ target
+    ... )
+    >>> bool((selection.indices == select(rows, target, 2).indices).all())
+    True
+    """
+    if not callable(kernel):
+        raise ExemplaError("kernel must be a function of a row number and an array of row numbers")
+    z = _vector(z, "z")
+    t = len(z)
+    k = check_k(k, t)
+    check_noise(noise)
+    check_choice("side", side, SIDES)
+    if not (is_real(target_norm2) and 0 < target_norm2 < math.inf):
+        raise ExemplaError(f"target_norm2 is {target_norm2!r}; give a finite number above 0")
+    if diagonal is None:
+        diagonal = np.array([_kernel_row(kernel, i, np.array([i]))[0] for i in range(t)])
+    norms2 = _vector(diagonal, "diagonal")
+    if len(norms2) != t or (norms2 < 0).any():
+        raise ExemplaError(f"diagonal must hold {t} numbers, none below 0")
+    if norms2.any():
+        check_norm("the longest row", float(norms2.max()))
+    check_norm("the target", float(target_norm2))
+    candidates = side_of(zero_rounding(z, norms2, target_norm2), side) & (norms2 > 0)
+    indices, columns, coefs, stopped = _sbq(kernel, z, norms2, candidates, k, noise, target_norm2)
+    weights = np.zeros(0)
+    if indices:
+        lower = np.tril(columns[:, indices].T)
+        weights = solve_triangular(lower, coefs, lower=True, trans="T")
+    gains, norm2 = coefs * coefs, float(target_norm2)
+    explained, variance = float(gains.sum()) / norm2, max(0.0, norm2 - float(gains.sum()))
+    if explained > 1 + 1e-8:
+        raise ExemplaError(
+            "the selection explains more than target_norm2: either that is not the target's "
+            "squared norm, or the kernel is not positive semidefinite"
+        )
+    available = int(candidates.sum())
+    if len(indices) < k:
+        warnings.warn(
+            f"{len(indices)} of {k} rows were selected: no further row of the {available} "
+            f"candidates adds anything (stopped by {stopped})",
+            ExemplaWarning,
+            stacklevel=2,
+        )
+    return Selection(
+        indices=np.array(indices, dtype=np.int64),
+        weights=weights,
+        gains=gains,
+        explained=explained,
+        variance=variance,
+        mmd2=max(0.0, variance - noise * float(weights @ weights)),
+        rank=len(indices),
+        target_norm2=norm2,
+        noise=float(noise),
+        side=side,
+        candidates=available,
+        stopped=stopped,
+    )
+
+
+def _sbq(
+    kernel: Any, z: Array, norms2: Array, candidates: Array, k: int, noise: float, norm2: float
+) -> tuple[list[int], np.ndarray, np.ndarray, str]:
+    """Return the picks, Cholesky columns (k, t), coefficients and the reason for stopping."""
+    every, slack = np.arange(len(z)), ROUNDING * math.sqrt(norm2)
+    c, n = z.copy(), np.where(candidates, norms2 + noise, -np.inf)
+    columns, coefs, indices = np.empty((k, len(z))), np.empty(k), []
+    for step in range(k):
+        if noise == 0 and 1.0 - coefs[:step] @ coefs[:step] / norm2 < MATCHED_RATIO**2:
+            return indices, columns[:step], coefs[:step], "residual"
+        at = np.flatnonzero(n > _KERNEL_TOLERANCE * norms2)
+        if not len(at):
+            stopped = "candidates" if step >= candidates.sum() else "rank"
+            return indices, columns[:step], coefs[:step], stopped
+        bounds = Rule.GAIN.bounds(c[at], n[at], norms2[at], noise, slack, ROUNDING)
+        j = int(at[first_of_best(*bounds)])
+        root = math.sqrt(n[j])
+        # v = (K_j − Σ_l V_l[j] V_l)/√n_j: row j of the next Cholesky column.
+        v = (_kernel_row(kernel, j, every) - columns[:step, j] @ columns[:step]) / root
+        columns[step], coefs[step] = v, c[j] / root
+        columns[step, j] = root
+        c -= coefs[step] * v
+        n -= v * v
+        n[j] = -np.inf
+        indices.append(j)
+    return indices, columns, coefs, "k"
+
+
+def _vector(values: Array, what: str) -> np.ndarray:
+    vector = real_numbers(values, what)
+    if vector.ndim != 1 or not len(vector):
+        raise ExemplaError(f"{what} has shape {vector.shape}; give one number per row")
+    bad = np.flatnonzero(~np.isfinite(vector))
+    if len(bad):
+        raise ExemplaError(f"{what} has NaN or infinite values at rows {bad[:5].tolist()}")
+    return vector
+
+
+def _kernel_row(kernel: Any, i: int, others: np.ndarray) -> np.ndarray:
+    """Return validated kernel values: a wrong shape would broadcast silently."""
+    try:
+        given = kernel(i, others)
+    except (IndexError, KeyError, TypeError, ValueError) as error:
+        raise ExemplaError(
+            f"kernel({i}, J) failed with {type(error).__name__}: {error}; it is called with a row "
+            "number and an array of row numbers"
+        ) from error
+    values = real_numbers(given, f"kernel({i}, J)")
+    if values.shape != others.shape:
+        raise ExemplaError(
+            f"kernel({i}, J) gave shape {values.shape} for {len(others)} rows; "
+            "give one value per entry of J"
+        )
+    if not np.isfinite(values).all():
+        raise ExemplaError(f"kernel({i}, J) gave NaN or infinite values; repair that row")
+    return values

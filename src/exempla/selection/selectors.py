@@ -1,6 +1,6 @@
 """Selectors: small frozen objects, each an algorithm that selects k rows for a target.
 
-A selector receives a `Problem` (validated rows, targets and candidates) and returns one `Outcome`
+A selector receives a `Problem` (validated rows, targets and candidates) and returns one `Selection`
 per target. SBQ, matching pursuit and their relatives share the greedy loop in `engine`.
 """
 
@@ -8,49 +8,17 @@ from __future__ import annotations
 
 import copy
 import math
-from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from exempla.checks import check_seed, is_real
 from exempla.errors import ExemplaError
+from exempla.results import Selection
 from exempla.selection.engine import MATCHED_RATIO, Basis, Run, greedy, score_bounds
 from exempla.selection.rows import ROUNDING, Rows, Rule, descending, first_of_best
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """The result of a selector for one target."""
-
-    indices: np.ndarray
-    weights: np.ndarray
-    gains: np.ndarray
-    variance: float
-    mmd2: float
-    rank: int
-    stopped: str
-    state: Basis
-    """What is needed to continue the selection and to verify that the problem is the same."""
-
-    @staticmethod
-    def of(indices: list[int] | np.ndarray, basis: Basis, stopped: str) -> Outcome:
-        """Return the picked rows with their optimal weights."""
-        weights = basis.weights()
-        mmd2 = basis.mmd2
-        return Outcome(
-            indices=np.asarray(indices, dtype=np.int64),
-            weights=weights,
-            gains=basis.gains,
-            # ‖μ‖² − Σ gains, written without the cancellation
-            variance=mmd2 + basis.noise * float(weights @ weights),
-            mmd2=mmd2,
-            rank=basis.rank(),
-            stopped=stopped,
-            state=basis,
-        )
 
 
 @dataclass(frozen=True)
@@ -67,6 +35,8 @@ class Problem:
     sides: tuple[str, ...]
     starts: tuple[Any, ...]
     """One earlier Selection per target to continue from, or None."""
+    single: bool = False
+    """True if one target (p,) was given, not a matrix of targets."""
 
     def basis(self, i: int, noise: float) -> Basis:
         """Return an empty basis for target i."""
@@ -79,14 +49,42 @@ class Problem:
             return Run(self.basis(i, noise), available)
         return Run(copy.deepcopy(start.state), available, [int(j) for j in start.indices])
 
-    def only(self, i: int) -> Problem:
-        """Return the problem of target i alone."""
-        one = slice(i, i + 1)
-        names = ("targets", "alignment", "candidates", "sides", "starts")
-        return replace(self, **{name: getattr(self, name)[one] for name in names})
+    def result(
+        self, i: int, selector: Selector, indices: Any, basis: Basis, stopped: str, **others: Any
+    ) -> Selection:
+        """Return the rows picked for target i with their optimal weights.
+
+        `others` replace the weights, gains, variance or mmd2 of the basis.
+        """
+        weights, norm2 = basis.weights(), float(self.targets[i] @ self.targets[i])
+        # ‖μ‖² − Σ gains, written without the cancellation
+        variance = basis.mmd2 + basis.noise * float(weights @ weights)
+        optimal = {"weights": weights, "gains": basis.gains, "variance": variance}
+        values = {**optimal, "mmd2": basis.mmd2, **others}
+        return Selection(
+            indices=np.asarray(indices, dtype=np.int64),
+            explained=float(values["gains"].sum()) / norm2,
+            rank=basis.rank(),
+            target_norm2=norm2,
+            noise=float(selector.noise),
+            side=self.sides[i],
+            selector=selector.name,
+            candidates=int(np.count_nonzero(self.candidates[i])),
+            stopped=stopped,
+            state=basis,
+            **values,
+        )
+
+    def in_order(self, i: int, selector: Selector, order: np.ndarray, k: int) -> Selection:
+        """Return the first k candidates of target i in an order, with their optimal weights."""
+        indices = order[self.candidates[i][order]][:k]
+        basis = self.basis(i, 0.0)
+        for row in self.rows.take(indices):
+            basis.add(row)
+        return self.result(i, selector, indices, basis, "k" if len(indices) == k else "candidates")
 
 
-class Selector(ABC):
+class Selector:
     """Base class of all selectors: an algorithm that selects k rows. Subclasses are frozen.
 
     Examples
@@ -112,9 +110,13 @@ class Selector(ABC):
         """Return a context in which the features are where this selector needs them."""
         return nullcontext(features)
 
-    @abstractmethod
-    def choose(self, problem: Problem, k: int) -> list[Outcome]:
+    def choose(self, problem: Problem, k: int) -> list[Selection]:
         """Select at most k rows for each target."""
+        return [self.choose_one(problem, i, k) for i in range(len(problem.targets))]
+
+    def choose_one(self, problem: Problem, i: int, k: int) -> Selection:
+        """Select at most k rows for target i. A selector implements this or `choose`."""
+        raise NotImplementedError
 
 
 def check_selector(selector: Any) -> Selector | None:
@@ -163,11 +165,14 @@ class SBQ(Selector):
     def __post_init__(self) -> None:
         check_noise(self.noise)
 
-    def choose(self, problem: Problem, k: int) -> list[Outcome]:
+    def choose(self, problem: Problem, k: int) -> list[Selection]:
         noise = float(self.noise)
         runs = [problem.resume(i, noise) for i in range(len(problem.targets))]
         greedy(problem.rows, problem.candidates, runs, k, noise=noise, rule=self._rule)
-        return [Outcome.of(run.indices, run.basis, run.stopped) for run in runs]
+        return [
+            problem.result(i, self, run.indices, run.basis, run.stopped)
+            for i, run in enumerate(runs)
+        ]
 
 
 @dataclass(frozen=True)
@@ -215,14 +220,11 @@ class NonNegative(Selector):
     (array([0, 1]), array([2., 1.]))
     """
 
-    def choose(self, problem: Problem, k: int) -> list[Outcome]:
-        return [self._one(problem.only(i), k) for i in range(len(problem.targets))]
-
-    def _one(self, problem: Problem, k: int) -> Outcome:
+    def choose_one(self, problem: Problem, i: int, k: int) -> Selection:
         from exempla.selection.nnls import GrowingNNLS
 
-        rows, target, start = problem.rows, problem.targets[0], problem.starts[0]
-        fit, basis, left = GrowingNNLS(target), problem.basis(0, 0.0), problem.candidates[0].copy()
+        rows, target, start = problem.rows, problem.targets[i], problem.starts[i]
+        fit, basis, left = GrowingNNLS(target), problem.basis(i, 0.0), problem.candidates[i].copy()
         lengths = np.sqrt(np.where(left, rows.norms2, 1.0))
         indices: list[int] = []
         errors = [float(target @ target)]
@@ -246,14 +248,10 @@ class NonNegative(Selector):
                 break
             j = first_of_best(correlation - slack, correlation + slack)
             take(j, rows.take(np.array([j]))[0])
-        return replace(
-            Outcome.of(indices, basis, stopped),
-            weights=fit.weights,
-            # A refit never increases the error, except by rounding in the last place.
-            gains=np.maximum(-np.diff(errors), 0.0),
-            variance=errors[-1],
-            mmd2=errors[-1],
-        )
+        # A refit never increases the error, except by rounding in the last place.
+        measured = {"gains": np.maximum(-np.diff(errors), 0.0), "weights": fit.weights}
+        measured |= {"variance": errors[-1], "mmd2": errors[-1]}
+        return problem.result(i, self, indices, basis, stopped, **measured)
 
 
 @dataclass(frozen=True)
@@ -271,19 +269,9 @@ class TopInfluence(Selector):
     array([1, 2])
     """
 
-    def choose(self, problem: Problem, k: int) -> list[Outcome]:
-        strength = np.where(problem.candidates, np.abs(problem.alignment), -np.inf)
-        return [_take_in_order(problem, i, descending(row), k) for i, row in enumerate(strength)]
-
-
-def _take_in_order(problem: Problem, i: int, order: np.ndarray, k: int) -> Outcome:
-    """Select the first k candidates of an order and weight them optimally."""
-    available = int(problem.candidates[i].sum())
-    indices = order[: min(k, available)]
-    basis = problem.basis(i, 0.0)
-    for row in problem.rows.take(indices):
-        basis.add(row)
-    return Outcome.of(indices, basis, "k" if len(indices) == k else "candidates")
+    def choose_one(self, problem: Problem, i: int, k: int) -> Selection:
+        strength = np.where(problem.candidates[i], np.abs(problem.alignment[i]), -np.inf)
+        return problem.in_order(i, self, descending(strength), k)
 
 
 @dataclass(frozen=True)
@@ -308,12 +296,10 @@ class Random(Selector):
     def __post_init__(self) -> None:
         check_seed(self.seed)
 
-    def choose(self, problem: Problem, k: int) -> list[Outcome]:
-        # One order of all rows, then the candidates of the side in that order.
+    def choose(self, problem: Problem, k: int) -> list[Selection]:
+        # One order of all rows; each target takes the candidates of its side in that order.
         order = np.random.default_rng(self.seed).permutation(problem.rows.t)
-        masks = [candidates[order] for candidates in problem.candidates]
-        orders = [np.r_[order[mask], order[~mask]] for mask in masks]
-        return [_take_in_order(problem, i, mine, k) for i, mine in enumerate(orders)]
+        return [problem.in_order(i, self, order, k) for i in range(len(problem.targets))]
 
 
 @dataclass(frozen=True)
@@ -333,13 +319,10 @@ class Herding(Selector):
     (array([2, 0]), array([0.5, 0.5]))
     """
 
-    def choose(self, problem: Problem, k: int) -> list[Outcome]:
-        return [self._one(problem.only(i), k) for i in range(len(problem.targets))]
-
-    def _one(self, problem: Problem, k: int) -> Outcome:
-        rows, target = problem.rows, problem.targets[0]
-        sign = -1.0 if problem.sides[0] == "opponents" else 1.0
-        run, left = problem.resume(0, 0.0), problem.candidates[0].copy()
+    def choose_one(self, problem: Problem, i: int, k: int) -> Selection:
+        rows, target = problem.rows, problem.targets[i]
+        sign = -1.0 if problem.sides[i] == "opponents" else 1.0
+        run, left = problem.resume(i, 0.0), problem.candidates[i].copy()
         basis, indices = run.basis, run.indices
         left[indices] = False
         while len(indices) < k and left.any():
@@ -352,10 +335,10 @@ class Herding(Selector):
             basis.add(rows.take(np.array([j]))[0])
             indices.append(j)
         stopped = "k" if len(indices) == k else "candidates"
-        outcome = Outcome.of(indices, basis, stopped)
         weights = np.full(len(indices), sign / max(1, len(indices)))
         residual = target - weights @ basis.rows
-        return replace(outcome, weights=weights, mmd2=float(residual @ residual))
+        equal = {"weights": weights, "mmd2": float(residual @ residual)}
+        return problem.result(i, self, indices, basis, stopped, **equal)
 
 
 @dataclass(frozen=True)
@@ -390,12 +373,9 @@ class StochasticGreedy(Selector):
             raise ExemplaError(f"delta is {self.delta!r}; give a number between 0 and 1")
         check_seed(self.seed)
 
-    def choose(self, problem: Problem, k: int) -> list[Outcome]:
-        return [self._one(problem.only(i), k) for i in range(len(problem.targets))]
-
-    def _one(self, problem: Problem, k: int) -> Outcome:
-        run = problem.resume(0, 0.0)
-        pool = np.setdiff1d(np.flatnonzero(problem.candidates[0]), run.indices)
+    def choose_one(self, problem: Problem, i: int, k: int) -> Selection:
+        run = problem.resume(i, 0.0)
+        pool = np.setdiff1d(np.flatnonzero(problem.candidates[i]), run.indices)
         size = max(1, math.ceil(run.candidates / k * math.log(1 / self.delta)))
         rng = np.random.default_rng([self.seed, len(run.indices)])
         while len(run.indices) < k and not run.matched:
@@ -404,7 +384,7 @@ class StochasticGreedy(Selector):
                 break
             sample = np.sort(rng.choice(pool, size=min(size, len(pool)), replace=False))
             rows = problem.rows.take(sample)
-            lowest, highest = score_bounds(rows, run.basis, Rule.GAIN)
+            lowest, highest = score_bounds(run.basis.measure(rows), run.basis, Rule.GAIN)
             # n never increases, so a row that adds nothing never becomes useful again.
             pool = np.setdiff1d(pool, sample[highest == -np.inf], assume_unique=True)
             best = first_of_best(lowest, highest)
@@ -414,4 +394,4 @@ class StochasticGreedy(Selector):
                 # Seeded by the pick, so that a continued run draws the same samples.
                 rng = np.random.default_rng([self.seed, len(run.indices)])
         stopped = run.stopped or ("k" if len(run.indices) >= k else "residual")
-        return Outcome.of(run.indices, run.basis, stopped)
+        return problem.result(i, self, run.indices, run.basis, stopped)

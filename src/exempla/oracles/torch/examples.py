@@ -41,8 +41,7 @@ from exempla.arrays import is_sparse, leaves, native, refuse_masked, to_numpy, t
 from exempla.data import LARGEST_WEIGHT
 from exempla.errors import ExemplaError, ExemplaWarning
 from exempla.memory import available_memory
-from exempla.oracles.base import Examples
-from exempla.oracles.base import as_slice
+from exempla.oracles.base import Examples, as_slice
 from exempla.oracles.torch.model import LABEL_KEYS, WEIGHT_KEYS, keep_random_state
 
 _EMPTY = "the data is empty: there is no example to score."

@@ -31,7 +31,7 @@ from exempla.selection.device.kernels import (
     sweep,
     use_triton,
 )
-from exempla.selection.engine import MATCHED_RATIO, REFRESH_RATIO, Run, measured_bounds
+from exempla.selection.engine import MATCHED_RATIO, REFRESH_RATIO, Run, score_bounds
 from exempla.selection.rows import RELATIVE_TIE, Rule, first_of_best, tie_threshold
 
 POOL, _MANY_ROWS = (1024, 2048), 200_000
@@ -43,7 +43,7 @@ _DIRECTION_BLOCK = 1024
 """Directions are multiplied in whole blocks: a graph has a fixed size."""
 _MEASURED_RIVALS = 8
 """Rows that may beat a guess and are measured within the pass; the host measures more itself."""
-MAX_PICKS = 4096
+_MAX_PICKS = 4096
 """Picks whose directions are kept on the device."""
 
 
@@ -54,7 +54,7 @@ def run_on_device(
     independent = run.basis.size == run.basis.picks
     # With noise far below the squared row norms, products would be dominated by rounding.
     separable = noise == 0.0 or noise > 1e-6 * float(rows.norms2.max())
-    unfinished = len(run.indices) < k <= MAX_PICKS
+    unfinished = len(run.indices) < k <= _MAX_PICKS
     if not (independent and separable and unfinished and use_triton(rows.array)):
         return
     with torch.cuda.device_of(rows.array):  # Triton and graphs run on the current device
@@ -133,12 +133,8 @@ class DeviceLookahead:
         rows = state.F[state.rows.here(np.array(near))].double()
         squared, inside = (rows * rows).sum(1), rows @ Q.T
         n = squared + state.noise - (inside * inside).sum(1)
-        return self._bounded(torch.stack([rows @ residual, n, squared]).cpu().numpy())
-
-    def _bounded(self, measured: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return bounds on the scores, given c, n and ‖f‖² of rows in float64."""
-        c, n, norms2 = measured
-        return measured_bounds(c, n, norms2, self.run.basis, self.state.rule)
+        measured = torch.stack([rows @ residual, n, squared]).cpu().numpy()
+        return score_bounds(measured, self.run.basis, state.rule)
 
     # -- a pass -------------------------------------------------------------------------------
 
@@ -245,7 +241,8 @@ class DeviceLookahead:
                 continue
             if count <= _MEASURED_RIVALS:
                 rivals = np.array([picks[s + 1], *near[s, :count]])
-                winner = self._best(rivals, *self._bounded(known[:, s, : count + 1]))
+                bounds = score_bounds(known[:, s, : count + 1], self.run.basis, state.rule)
+                winner = self._best(rivals, *bounds)
             else:
                 Q = torch.cat([state.Q[: state.m], self.guessed.directions[: s + 1]])
                 rivals = self.near[s, :count].tolist()
