@@ -11,7 +11,7 @@ from typing import Any, Literal, TypedDict
 import numpy as np
 
 from exempla import __version__
-from exempla.arrays import real_numbers, to_numpy
+from exempla.arrays import real_numbers, refuse_overflow, to_numpy
 from exempla.checks import (
     check_choice,
     check_flag,
@@ -23,18 +23,11 @@ from exempla.checks import (
 )
 from exempla.data import count_examples
 from exempla.errors import ExemplaError
-from exempla.influence import (
-    RemovalEffect,
-    SetInfluence,
-    predicted_effect,
-    refuse_overflow,
-    relative_influence,
-)
-from exempla.kernel.damping import check_damping
 from exempla.kernel.embed import Embedding, check_fisher, check_part, embed_models
-from exempla.kernel.kernel import Kernel, KernelUse, Query, shares
+from exempla.kernel.fisher import check_damping
+from exempla.kernel.kernel import Kernel, KernelUse, Query, RemovalEffect, shares
 from exempla.kernel.sketch import check_budget, check_sketch
-from exempla.kernel.solve import Solve
+from exempla.kernel.solve import SetInfluence, Solve, relative_influence
 from exempla.memory import Forecast, explain_bytes
 from exempla.oracles import make_oracles, unwrap, with_runs
 from exempla.oracles.base import Labels
@@ -307,7 +300,7 @@ class Explainer:
             query = self._query(test, labels)
             found = self._explanations(query, k, side, selector, weights, each=False)[0]
             counted = shares(weights, len(query))
-            effect = predicted_effect(self.kernel("influence"), query, counted, found.indices)
+            effect = self.kernel("influence").removal_effect(query, counted, found.indices)
         question = found.question._replace(shares=counted)  # type: ignore[union-attr]
         return replace(found, removal=asdict(effect), question=question)
 
@@ -473,7 +466,7 @@ class Explainer:
         kernel = self.kernel("influence")
         with showing(self.progress):
             query = kernel.query(test, labels)
-            return predicted_effect(kernel, query, shares(weights, len(query)), removed, scale)
+            return kernel.removal_effect(query, shares(weights, len(query)), removed, scale)
 
     def self_influence(self) -> np.ndarray:
         """Compute the influence of every training example on itself, (n_train,)."""

@@ -12,8 +12,8 @@ import numpy as np
 
 from exempla.data import n_rows, take_examples
 from exempla.errors import ExemplaError
-from exempla.influence import CLASSES
 from exempla.kernel.embed import Embedding
+from exempla.oracles.base import CLASSES
 
 LOOKED_AT = 2_000
 """Most rows that a model is judged on."""

@@ -33,8 +33,7 @@ from exempla.arrays import Array, as_like, concatenate, is_tensor, row_squares, 
 from exempla.checks import check_choice, whole_number
 from exempla.errors import ExemplaError
 from exempla.kernel.basis import Sketch
-from exempla.kernel.damping import FisherEvidence
-from exempla.kernel.fisher import Metric, TrainingRows, estimate_fisher
+from exempla.kernel.fisher import FisherEvidence, Metric, TrainingRows, estimate_fisher
 from exempla.kernel.sketch import SAMPLE_PER_DIRECTION, Job, auto_width, choose_sketch
 from exempla.memory import Forecast, announce, explain_bytes
 from exempla.oracles import is_checkpoint

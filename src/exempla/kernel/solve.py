@@ -3,7 +3,9 @@
     influence[i, j] = s_iᵀ M⁻¹ s_j / n
 
 is what the log-likelihood of test example j loses, to first order, if training example i is
-removed. M is the model's Fisher matrix with penalty and damping. There are two ways to apply M⁻¹:
+removed. M is the model's Fisher matrix with penalty and damping. For models with a canonical link
+the Fisher matrix is the Hessian, and influence is that of Koh and Liang
+(`exempla.metrics.hessian_influence`). There are two ways to apply M⁻¹:
 
 * solve="sketch": by the sketch, with one mean eigenvalue for the residual (`embed`);
 * solve="exact": with the Fisher matrix of all parameters, by conjugate gradients. The sketch gives
@@ -74,6 +76,16 @@ class SetInfluence:
     solver: str
     residual: float
     steps: int
+
+
+def relative_influence(values: np.ndarray, own: np.ndarray) -> np.ndarray:
+    """Divide the influence of each training example by the root of its self-influence.
+
+    Among all examples that would move the model as far as this one, how strongly does it act on the
+    query (Barshan, Brunet and Dziugaite 2020)? Examples without self-influence get 0.
+    """
+    root = np.sqrt(own)[:, None]
+    return np.divide(values, root, out=np.zeros_like(values), where=root > 0)
 
 
 def query_influence(

@@ -28,7 +28,6 @@ from exempla.arrays import concatenate, to_numpy
 from exempla.errors import ExemplaError
 from exempla.io import read_seal, verified, write_sealed
 from exempla.kernel.basis import IdentitySketch, KroneckerSketch, Sketch, SpanSketch
-from exempla.kernel.damping import FisherEvidence
 from exempla.kernel.embed import (
     Embedding,
     concatenate_models,
@@ -37,7 +36,13 @@ from exempla.kernel.embed import (
     unit_rows,
     with_rows,
 )
-from exempla.kernel.fisher import DiagonalMetric, FullMetric, Metric, estimate_fisher
+from exempla.kernel.fisher import (
+    DiagonalMetric,
+    FisherEvidence,
+    FullMetric,
+    Metric,
+    estimate_fisher,
+)
 from exempla.memory import announce, stored_bytes
 from exempla.oracles.base import Examples, Oracle
 from exempla.progress import counter, say

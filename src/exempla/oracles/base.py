@@ -22,10 +22,14 @@ from exempla.data import n_rows, take_rows
 from exempla.errors import ExemplaError
 from exempla.oracles.factors import Factors
 
-__all__ = ["CLASS_CUT", "Examples", "Labels", "Layer", "Oracle", "RowExamples", "ScoreRows"]
+__all__ = [
+    "CLASSES", "CLASS_CUT", "Examples", "Labels", "Layer", "Oracle", "RowExamples", "ScoreRows",
+]  # fmt: skip
 
 Labels = Literal["true", "predicted"]
 
+CLASSES = ("bernoulli", "categorical")
+"""Likelihoods of one class out of several."""
 CLASS_CUT = 1e-4
 """Probability below which a class is dropped from a network's Fisher: such classes contribute
 almost nothing, and dropping them leaves a few rows per example instead of one per class."""

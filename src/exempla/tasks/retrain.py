@@ -29,8 +29,8 @@ from sklearn.pipeline import Pipeline
 
 from exempla.data import arrays_of, n_rows, take_examples, unpack
 from exempla.errors import ExemplaError
-from exempla.influence import CLASSES
 from exempla.oracles import make_oracle
+from exempla.oracles.base import CLASSES
 from exempla.oracles.sklearn.unwrap import is_boosted, is_fitted, unwrap
 from exempla.quality import FEW, LOOKED_AT, Judged
 

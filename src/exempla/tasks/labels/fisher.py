@@ -36,8 +36,8 @@ from exempla.arrays import (
     to_numpy,
 )
 from exempla.errors import ExemplaError, ExemplaWarning
-from exempla.kernel.damping import resolve_damping
 from exempla.kernel.embed import Embedding, embed_models, unit_rows
+from exempla.kernel.fisher import resolve_damping
 from exempla.oracles import make_oracle
 from exempla.results import Selection
 from exempla.selection import SBQ, select
