@@ -34,7 +34,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import exempla
-import exempla.memory
+import exempla.progress
 from exempla.arrays import products
 
 __all__ = ["SIZES", "Shape", "build", "measured"]
@@ -123,7 +123,7 @@ def alone(given: argparse.Namespace) -> dict[str, Any]:
     if given.alone == "epoch":
         taken = clocked(lambda: epoch(model, tokens, given.batch), given.device)
         return {"parameters": count, "seconds": taken[0], "memory": taken[1]}
-    exempla.memory.MIN_ANNOUNCED_BYTES = 0  # print the forecast however small it is
+    exempla.progress.MIN_ANNOUNCED_BYTES = 0  # print the forecast however small it is
     sketch = int(given.sketch) if given.sketch.isdigit() else given.sketch
     loader = DataLoader(TensorDataset(tokens, tokens), batch_size=given.batch)
     explainer = exempla.Explainer(model, likelihood="causal_lm", sketch=sketch)

@@ -21,7 +21,7 @@ import numpy as np
 from sklearn.linear_model import LogisticRegression
 
 import exempla
-from exempla import memory
+from exempla import progress
 
 __all__ = ["JOBS", "Measured", "measured"]
 
@@ -69,7 +69,7 @@ def alone(job: str, rows: int, columns: int) -> None:
     X = rng.normal(size=(rows, columns))
     y = (X[:, 0] + rng.normal(size=rows) > 0).astype(int)
     model = LogisticRegression(max_iter=20).fit(X[:2000], y[:2000])
-    memory.MIN_ANNOUNCED_BYTES = 0
+    progress.MIN_ANNOUNCED_BYTES = 0
     before = resident("VmRSS")
     JOBS[job](model, (X, y), (X[:500], y[:500]))
     print(resident("VmHWM") - before)

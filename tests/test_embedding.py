@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from exempla.kernel.fisher import TrainingRows
-from exempla.memory import explain_bytes
+from exempla.kernel.sketch import explain_bytes
 
 JOB = """
 import sys
@@ -16,7 +16,7 @@ import numpy as np
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-import exempla, exempla.memory
+import exempla, exempla.progress
 
 rows, columns, how = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 rng = np.random.default_rng(0)
@@ -28,7 +28,7 @@ if how == "scaled":
 model = model.fit(X[:2000], y[:2000])
 if how == "several":
     model = [model, *(LogisticRegression(C=C).fit(X[:2000], y[:2000]) for C in (0.1, 0.01))]
-exempla.memory.MIN_ANNOUNCED_BYTES = 0
+exempla.progress.MIN_ANNOUNCED_BYTES = 0
 
 def kilobytes(name):  # not getrusage, whose peak begins with that of the process that started this
     with open("/proc/self/status") as file:

@@ -26,9 +26,8 @@ from exempla.errors import ExemplaError
 from exempla.kernel.embed import Embedding, check_fisher, check_part, embed_models
 from exempla.kernel.fisher import check_damping
 from exempla.kernel.kernel import Kernel, KernelUse, Query, RemovalEffect, shares
-from exempla.kernel.sketch import check_budget, check_sketch
+from exempla.kernel.sketch import Forecast, check_budget, check_sketch, explain_bytes
 from exempla.kernel.solve import SetInfluence, Solve, relative_influence
-from exempla.memory import Forecast, explain_bytes
 from exempla.oracles import make_oracles, unwrap, with_runs
 from exempla.oracles.base import Labels
 from exempla.progress import showing

@@ -1,15 +1,19 @@
-"""Progress of long work: a bar in a terminal, lines elsewhere, nothing for quick work.
+"""What a long job reports: the memory it will need, and then its progress.
 
 `with showing(progress):` decides once, where the user calls, whether anything is shown. Inside it,
 `counter`, `track` and `waiting` report what is being done, on one line: that of the outermost of
-them, or that of `overall`, with which a command shows its stages.
+them, or that of `overall`, with which a command shows its stages. It is a bar in a terminal and
+lines elsewhere; quick work shows nothing.
+
+A job that may need much memory says so before it begins (`announce`), so that you can stop it,
+choose a smaller `sketch=`, or keep rows on disk with `store=`.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from threading import Event, RLock, Thread
 from time import monotonic
@@ -28,9 +32,15 @@ _REDRAW = 0.5
 _BAR_WIDTH = 24
 _MIN_SHARE_FOR_ESTIMATE = 0.02
 """Share of the work that must be done before the time left is estimated."""
+MIN_ANNOUNCED_BYTES = 2**28
+"""Memory forecasts below this many bytes are not printed."""
+_UNKNOWN_MEMORY = 2**32
+"""Bytes assumed to be free where the system does not report it."""
 
 _SHOWN: ContextVar[bool] = ContextVar("exempla_progress", default=False)
 _DISPLAY: ContextVar[_Display | None] = ContextVar("exempla_display", default=None)
+_INCLUDED: ContextVar[bool] = ContextVar("exempla_memory_included", default=False)
+"""Whether an outer forecast covers the job."""
 
 
 @contextmanager
@@ -233,3 +243,36 @@ def say(text: str) -> None:
 
 def _print(text: str) -> None:
     print(f"exempla: {text}", file=sys.stderr, flush=True)
+
+
+# ---- memory
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    token = _INCLUDED.set(True)
+    try:
+        yield
+    finally:
+        _INCLUDED.reset(token)
+
+
+def announce(needed: float, what: str, disk: float = 0.0) -> AbstractContextManager[None]:
+    """Print a memory forecast if it is large; as a context manager, silence those inside.
+
+    `what` is the size of the job in words. A large number of bytes written to `disk` also makes the
+    line appear. A job that calls other jobs runs them in the block: ``with announce(…): …``.
+    """
+    if max(needed, disk) > MIN_ANNOUNCED_BYTES and not _INCLUDED.get():
+        say(f"{what}; about {needed / 2**30:.2g} GiB of memory")
+    return _silence()
+
+
+def available_memory() -> int:
+    """Return the bytes of main memory that can be allocated without swapping."""
+    try:
+        with open("/proc/meminfo") as file:  # includes pages that only cache files
+            lines = dict(line.split(":", 1) for line in file)
+        return 1024 * int(lines["MemAvailable"].split()[0])
+    except (OSError, KeyError, ValueError):
+        return _UNKNOWN_MEMORY

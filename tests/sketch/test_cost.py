@@ -210,7 +210,7 @@ def test_a_dropped_exact_form_is_said(job, monkeypatch, capsys):
 
 
 def test_the_input_moment_is_taken_once_for_all_classes(monkeypatch):
-    from exempla.kernel.moments import Moments
+    from exempla.kernel.basis import Moments
     from exempla.oracles.torch.conv import ConvFactors
 
     torch.manual_seed(0)

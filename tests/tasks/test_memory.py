@@ -12,7 +12,8 @@ from sklearn.preprocessing import StandardScaler
 
 import exempla
 from benchmarks.memory import JOBS, measured
-from exempla import memory
+from exempla import progress
+from exempla.kernel import sketch
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
@@ -25,8 +26,8 @@ def test_the_memory_said_is_the_memory_taken(job):
 
 @pytest.fixture
 def data(monkeypatch):
-    monkeypatch.setattr(memory, "MIN_ANNOUNCED_BYTES", 0)
-    monkeypatch.setattr(memory, "IMPORT_BYTES", 0)  # it would hide what so few rows take
+    monkeypatch.setattr(progress, "MIN_ANNOUNCED_BYTES", 0)
+    monkeypatch.setattr(sketch, "IMPORT_BYTES", 0)  # it would hide what so few rows take
     X = np.random.default_rng(0).normal(size=(300, 4))
     return X, (X[:, 0] + 0.5 * X[:, 1] > 0).astype(int)
 

@@ -34,12 +34,18 @@ from exempla.checks import check_choice, whole_number
 from exempla.errors import ExemplaError
 from exempla.kernel.basis import Sketch
 from exempla.kernel.fisher import FisherEvidence, Metric, TrainingRows, estimate_fisher
-from exempla.kernel.sketch import SAMPLE_PER_DIRECTION, Job, auto_width, choose_sketch
-from exempla.memory import Forecast, announce, explain_bytes
+from exempla.kernel.sketch import (
+    SAMPLE_PER_DIRECTION,
+    Forecast,
+    Job,
+    auto_width,
+    choose_sketch,
+    explain_bytes,
+)
 from exempla.oracles import is_checkpoint
 from exempla.oracles.base import Examples, Labels, Oracle, ScoreRows
 from exempla.oracles.factors import MANY
-from exempla.progress import track_rows
+from exempla.progress import announce, track_rows
 from exempla.store import StoredRows
 
 

@@ -48,7 +48,7 @@ from exempla.arrays import (
 )
 from exempla.errors import ExemplaError
 from exempla.kernel.basis import FisherSum, Sketch
-from exempla.memory import PIECE_BYTES
+from exempla.kernel.sketch import PIECE_BYTES
 from exempla.oracles.base import Examples, Oracle, ScoreRows
 from exempla.oracles.factors import MANY
 from exempla.progress import track_rows

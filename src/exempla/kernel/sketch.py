@@ -16,11 +16,17 @@ A *budget* limits the cost of a fit to a multiple of an epoch of training (`Pric
 matrix algebra count less than those of passes, because they run faster (`_ALGEBRA_SPEED`). The
 forecast counts operations and does not measure time, so that the same data and options give the
 same sketch on every machine.
+
+The peak memory of a job beyond the model and the data is forecast too (`explain_bytes`,
+`stored_bytes`), and tested against the measured peak. In these formulas, rows of `width` numbers of
+`itemsize` bytes take R = examples·width·itemsize bytes, a Fisher matrix in double precision
+S = 8·width², and B is one batch of rows. `kept` is the size of the basis and of inputs that are
+transformed once; `built` is the peak while the basis is computed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -29,12 +35,21 @@ import numpy as np
 
 from exempla.checks import is_real, whole_number
 from exempla.errors import ExemplaError
-from exempla.kernel.basis import IdentitySketch, KroneckerSketch, Sketch, SpanSketch
-from exempla.kernel.moments import LARGE, WHOLE, Moments, columns, limits, moments_bytes
-from exempla.memory import announce, available_memory
+from exempla.kernel.basis import (
+    LARGE,
+    WHOLE,
+    IdentitySketch,
+    KroneckerSketch,
+    Moments,
+    Sketch,
+    SpanSketch,
+    columns,
+    limits,
+    moments_bytes,
+)
 from exempla.oracles.base import Examples, Layer, Oracle, ScoreRows
 from exempla.oracles.factors import Work
-from exempla.progress import say, track_rows
+from exempla.progress import announce, available_memory, say, track_rows
 
 PRIMAL_LIMIT = 4096
 """Parameters up to which scores may be written out; a p × p Cholesky takes a second or two."""
@@ -389,3 +404,85 @@ def _free_memory(oracle: Oracle) -> int:
     import torch
 
     return torch.cuda.mem_get_info(device)[0]
+
+
+# ---- memory
+
+IMPORT_BYTES, COMPILER_BYTES = 16 * 2**20, 124 * 2**20
+"""Memory taken by modules imported during a job; by importing numba and compiling the loop."""
+PIECE_BYTES = 2**26
+"""Fisher rows are summed in pieces of this many bytes: the rows of all classes of one batch may
+take far more memory than the factors of the batch."""
+_READ_BUFFER_BYTES = 2**27
+"""Buffers through which stored rows are read."""
+_MAX_NUMPY_ENTRIES = 2**29 // 50
+"""Entries of the rows up to which 50 picks, the default, are made in NumPy instead of numba."""
+_COPY_BLOCK_ROWS = 8192
+"""Rows that are compared at a time when copies of an example are sought."""
+Forecast = Callable[[int, int, int, int, int, int], int]
+"""Peak bytes from (examples, width, itemsize, kept, built, models), as `explain_bytes`."""
+
+
+def explain_bytes(
+    examples: int,
+    width: int,
+    itemsize: int = 8,
+    kept: int = 0,
+    built: int = 0,
+    models: int = 1,
+    inputs: int = 0,
+    whitened: bool = True,
+) -> int:
+    """Return the peak memory of an explanation whose rows are in memory.
+
+    `inputs` is the size of the training inputs if the model is retrained without the examples
+    found, which takes a copy of them. The peak is the largest of
+
+        basis       built
+        fit         kept + R + 2S + 2B         rows, the Fisher sum, and one batch's share of it
+        selection   kept + 2R + 2S + 48n + C   rows, unit rows, the metric with its factor, six
+                                               numbers per example, and C: the compiler, a copy of
+                                               the rows of several models, or the inputs
+
+    `clean` does not whiten the training rows (`whitened=False`): only the queried rows are
+    multiplied by M⁻¹.
+    """
+    rows, square = examples * width * itemsize, 8 * width**2
+    before = (models - 1) * (kept + rows + square)
+    fit = before + kept + rows + 2 * square + 2 * min(rows, PIECE_BYTES)
+    retraining = inputs + 42 * examples if inputs else 0
+    if not whitened:
+        block = min(examples, _COPY_BLOCK_ROWS) * width * itemsize
+        use = before + kept + rows + 3 * square + 3 * block + 58 * examples + retraining
+        return IMPORT_BYTES + max(before + built, fit, use)
+    single = itemsize < 8  # torch: the inverse of the factor, and another copy of several models
+    metric = models * (kept + 2 * square) + 2 * square * single
+    joined = 0 if models == 1 else (1 + single) * models * rows
+    compiler = COMPILER_BYTES if examples * width * models > _MAX_NUMPY_ENTRIES else 0
+    use = metric + 2 * models * rows + 48 * examples + max(joined, compiler, retraining)
+    return IMPORT_BYTES + max(before + built, fit, use)
+
+
+def stored_bytes(
+    examples: int,
+    width: int,
+    shard_rows: int,
+    itemsize: int,
+    kept: int,
+    built: int,
+    models: int,
+) -> tuple[int, int]:
+    """Return the peak memory and the disk space of an explanation whose rows are in a store.
+
+    In memory are the basis, the metric, the shards that are made (whitening one of `shard_rows`
+    rows takes three times its size), and during selection ten numbers per example and the read
+    buffers. On disk are the rows, and a whitened copy of them.
+    """
+    row, square = width * itemsize, 8 * width**2
+    metric = models * (kept + 2 * square)
+    memory = IMPORT_BYTES + max(
+        (models - 1) * (kept + square) + built,
+        metric + 2 * square + max(4 * shard_rows * row * models, 2 * PIECE_BYTES),
+        metric + 80 * examples + min(_READ_BUFFER_BYTES, examples * row) + COMPILER_BYTES,
+    )
+    return memory, 2 * models * examples * row

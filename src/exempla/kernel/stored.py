@@ -43,9 +43,9 @@ from exempla.kernel.fisher import (
     Metric,
     estimate_fisher,
 )
-from exempla.memory import announce, stored_bytes
+from exempla.kernel.sketch import stored_bytes
 from exempla.oracles.base import Examples, Oracle
-from exempla.progress import counter, say
+from exempla.progress import announce, counter, say
 from exempla.store import (
     RowSet,
     StoredRows,

@@ -29,7 +29,7 @@ from exempla.arrays import nbytes_of
 from exempla.checks import check_seed, check_times
 from exempla.data import absent_labels, arrays_of, listing, n_rows, take_examples
 from exempla.errors import ExemplaError
-from exempla.memory import Forecast, explain_bytes
+from exempla.kernel.sketch import Forecast, explain_bytes
 from exempla.oracles import is_checkpoint, make_oracle
 from exempla.oracles.base import CLASSES
 from exempla.oracles.likelihoods import Likelihood

@@ -21,7 +21,6 @@ import torch
 from torch import Tensor, nn
 
 from exempla.errors import ExemplaError, ExemplaWarning
-from exempla.memory import available_memory
 from exempla.oracles.factors import Factors
 from exempla.oracles.torch.examples import Batch
 from exempla.oracles.torch.factors import DenseFactors
@@ -30,6 +29,7 @@ from exempla.oracles.torch.restore import random_state, restore_random_state
 from exempla.oracles.torch.sources import leaves
 from exempla.oracles.torch.survey import PROBE, Survey, full_precision, pull_back, survey
 from exempla.oracles.torch.tape import Tape
+from exempla.progress import available_memory
 
 _BASE = 16
 """Values of a digit: factors of up to 2^15, which every type but float16 can represent."""

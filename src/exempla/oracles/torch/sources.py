@@ -34,9 +34,9 @@ from torch.utils.data import (
 
 from exempla.arrays import is_sparse, native, refuse_masked, to_numpy
 from exempla.errors import ExemplaError, ExemplaWarning
-from exempla.memory import available_memory
 from exempla.oracles.factors import as_slice
 from exempla.oracles.torch.restore import random_state, restore_random_state
+from exempla.progress import available_memory
 
 _EMPTY = "the data is empty: there is no example to score."
 STREAM_MEMORY_SHARE = 4

@@ -33,10 +33,10 @@ from exempla.data import arrays_of, index_of, n_rows
 from exempla.errors import ExemplaError, UnsupportedModelError
 from exempla.kernel.embed import embed_training_set
 from exempla.kernel.fisher import FisherEvidence, check_damping, resolve_damping
-from exempla.memory import IMPORT_BYTES, announce
+from exempla.kernel.sketch import IMPORT_BYTES
 from exempla.oracles import make_oracle
 from exempla.oracles.base import Examples, Oracle
-from exempla.progress import showing, track
+from exempla.progress import announce, showing, track
 from exempla.tasks.attack.ascent import (
     Box,
     InputScores,

@@ -29,8 +29,7 @@ from exempla.data import n_rows, plain_labels
 from exempla.errors import ExemplaError
 from exempla.kernel.fisher import check_damping
 from exempla.kernel.sketch import check_sketch
-from exempla.memory import announce
-from exempla.progress import showing
+from exempla.progress import announce, showing
 from exempla.selection.selectors import check_noise
 from exempla.tasks.labels.annotators import fix_votes, is_votes
 from exempla.tasks.labels.crossfit import MAX_CLASSES, make_learner

@@ -21,8 +21,7 @@ from sklearn.linear_model import LogisticRegression
 from exempla.arrays import is_sparse
 from exempla.data import listing
 from exempla.errors import ExemplaError
-from exempla.memory import announce
-from exempla.progress import track
+from exempla.progress import announce, track
 from exempla.tasks.labels.crossfit import make_learner, view_bytes
 from exempla.tasks.labels.evidence import Evidence, assess_predictions
 from exempla.tasks.labels.neighbours import Neighbours

@@ -21,8 +21,8 @@ from exempla.checks import check_choice, check_flag, check_ids, check_k, check_s
 from exempla.data import count_examples, take_examples
 from exempla.errors import ExemplaError, ExemplaWarning
 from exempla.kernel.fisher import check_damping, resolve_damping
-from exempla.memory import COMPILER_BYTES, IMPORT_BYTES, announce
-from exempla.progress import showing, track
+from exempla.kernel.sketch import COMPILER_BYTES, IMPORT_BYTES
+from exempla.progress import announce, showing, track
 from exempla.results import Selection
 from exempla.selection import SBQ, NonNegative, Selector, select
 from exempla.selection.nnls import nonnegative_minimum
