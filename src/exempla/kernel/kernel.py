@@ -50,6 +50,7 @@ from exempla.kernel.embed import (
     residual_norms2,
     unit_rows,
     unit_scale,
+    whiten_rows,
 )
 from exempla.kernel.fisher import Damping, resolve_damping
 from exempla.kernel.solve import MAX_SELECTION_PASSES, SetInfluence, Solve, query_influence
@@ -236,8 +237,7 @@ class Kernel:
 
     def whiten_rows(self, indices: np.ndarray) -> Array:
         """Whiten some training rows, at their own length, without computing all features."""
-        some = [(e, e.near_model(e.rows[indices]), value) for e, value in self._each()]
-        return concatenate_models([e.metric.whiten(rows, value) for e, rows, value in some])
+        return whiten_rows(self.embeddings, self._values, indices)
 
     # ---- queries
 

@@ -93,27 +93,28 @@ def query_influence(
     dampings: list[float],
     mix: np.ndarray | None = None,
     solve: Solve = "sketch",
-    limit: int = _MAX_CG_STEPS,
 ) -> SetInfluence:
     """Compute the influence on each queried example, or on sums of them, averaged over models.
 
     `dampings` has one value per model. `mix`, (n_test, T), has the weights of T sums of queried
-    examples. Each exact solve takes at most `limit` passes over the training set.
+    examples.
     """
     if solve == "exact" and mix is None:
-        return _exact_in_blocks(query, dampings, limit)
-    found = (_one_model(query, i, damping, mix, solve, limit) for i, damping in enumerate(dampings))
-    return average(found, is_network_run(query.embeddings))
+        return _exact_in_blocks(query, dampings)
+    found = (_one_model(query, i, damping, mix, solve) for i, damping in enumerate(dampings))
+    evidence = query.embeddings[0].evidence
+    # only snapshots of one network's training are levelled
+    return average(found, evidence.from_run and evidence.weight_square is not None)
 
 
-def _exact_in_blocks(query: Query, dampings: list[float], limit: int) -> SetInfluence:
+def _exact_in_blocks(query: Query, dampings: list[float]) -> SetInfluence:
     """Solve for as many queried examples at a time as `MAX_SOLVE_BYTES` allows."""
     count, parameters = len(query), max(e.evidence.parameters for e in query.embeddings)
     width = int(np.clip(MAX_SOLVE_BYTES // (40 * parameters), 1, count))
     parts = []
     for start in range(0, count, width):
         block = query.take(np.arange(start, min(start + width, count)))
-        parts.append(query_influence(block, dampings, np.eye(len(block)), "exact", limit))
+        parts.append(query_influence(block, dampings, np.eye(len(block)), "exact"))
     return replace(
         max(parts, key=lambda found: found.residual),
         values=np.concatenate([found.values for found in parts], axis=1),
@@ -122,12 +123,6 @@ def _exact_in_blocks(query: Query, dampings: list[float], limit: int) -> SetInfl
 
 
 # ---- averaging over models and snapshots
-
-
-def is_network_run(embeddings: list[Embedding]) -> bool:
-    """Return True for snapshots of one network's training; only these are levelled."""
-    evidence = embeddings[0].evidence
-    return evidence.from_run and evidence.weight_square is not None
 
 
 def average(found: Iterable[SetInfluence], from_run: bool) -> SetInfluence:
@@ -160,7 +155,7 @@ def _column_sizes(values: np.ndarray) -> np.ndarray:
 
 
 def _one_model(
-    query: Query, place: int, damping: float, mix: np.ndarray | None, solve: Solve, limit: int
+    query: Query, place: int, damping: float, mix: np.ndarray | None, solve: Solve
 ) -> SetInfluence:
     embedding, examples = query.embeddings[place], query.examples[place]
     # The sketch answers where it is exact, and where the model offers no operator (not torch).
@@ -178,9 +173,9 @@ def _one_model(
         operator.score_sums(examples, query.labels, mix),
         _sketch_inverse(embedding, damping),
         _CG_TOLERANCE,
-        limit,
+        _MAX_CG_STEPS,
     )
-    steps = track(steps, "solving, one pass over the training set per step", limit)
+    steps = track(steps, "solving, one pass over the training set per step", _MAX_CG_STEPS)
     passes, (solution, residual) = deque(enumerate(steps, 1), maxlen=1).pop()
     solver = f"conjugate gradients, {passes} passes, residual {residual:.1e}"
     say(f"influence by {solver}")
