@@ -87,12 +87,12 @@ def test_a_large_model_is_not_held_exactly_at_any_price(monkeypatch, job):
 
 
 def test_a_width_that_memory_has_no_room_for_is_halved_and_said(monkeypatch, capsys):
-    monkeypatch.setattr(choose, "available_memory", lambda: 2**28)
+    monkeypatch.setattr(choose, "available_memory", lambda *_: 2**28)
     with progress.showing(True):
         assert choose.fitting(2048, 10_000, 4) == 1024
     assert "using 1024" in capsys.readouterr().err
     assert choose.fitting(2048, 10**7, 4) == choose.NARROWEST
-    monkeypatch.setattr(choose, "available_memory", lambda: 2**36)
+    monkeypatch.setattr(choose, "available_memory", lambda *_: 2**36)
     assert choose.fitting(2048, 10_000, 4) == 2048
 
 
@@ -117,7 +117,7 @@ def test_moments_are_forecast_before_the_first_pass_and_made_to_fit(monkeypatch,
         oracle, "fisher_rows", lambda x: (said.append(capsys.readouterr().err), passes(x))[1]
     )
     room = (needed + smaller) / 2 / choose.MEMORY_SHARE
-    monkeypatch.setattr(choose, "available_memory", lambda: room)
+    monkeypatch.setattr(choose, "available_memory", lambda *_: room)
     with progress.showing(True):
         sketch = choose.kronecker(oracle, train, 20)
     assert "using 32" in said[0]

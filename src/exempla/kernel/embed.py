@@ -44,8 +44,8 @@ from exempla.kernel.basis import Sketch
 from exempla.kernel.fisher import FisherEvidence, Metric, TrainingRows, estimate_fisher
 from exempla.kernel.sketch import (
     SAMPLE_PER_DIRECTION,
+    FitCost,
     Forecast,
-    Job,
     auto_width,
     choose_sketch,
     explain_bytes,
@@ -53,7 +53,7 @@ from exempla.kernel.sketch import (
 from exempla.oracles import is_checkpoint
 from exempla.oracles.base import Examples, Labels, Oracle, ScoreRows
 from exempla.oracles.factors import MANY
-from exempla.progress import announce, track_rows
+from exempla.progress import announce, available_memory, track_rows
 from exempla.store import StoredRows
 
 
@@ -238,7 +238,7 @@ class Embedding:
         n = len(self.train)
         one = next(iter(self.oracle.scores(examples.take(np.array([0])), labels)))
         compact = one.compact()
-        job = Job(self.oracle.n_parameters, n, 1.0, tuple(f.work for f in one.factors))
+        job = FitCost(self.oracle.n_parameters, n, 1.0, tuple(f.work for f in one.factors))
         gram = sum(f.work.gram for f in compact.factors)
         passes = -(-len(examples) * compact.nbytes // MAX_FACTOR_BYTES)
         total = passes * job.passes(n) + float(n) * len(examples) * gram
@@ -256,10 +256,8 @@ class Embedding:
         device = self._gpu()
         if device is None or not is_tensor(self.rows):
             return self.rows
-        import torch
-
-        free, _ = torch.cuda.mem_get_info(device)
-        return self.rows.to(device) if 3 * self.rows.nbytes < free else self.rows
+        fits = 3 * self.rows.nbytes < available_memory(device)
+        return self.rows.to(device) if fits else self.rows
 
     def near_model(self, rows: Array) -> Array:
         """Return some of the rows on the model's GPU, if it has one."""

@@ -51,7 +51,7 @@ from exempla.kernel.basis import FisherSum, Sketch
 from exempla.kernel.sketch import PIECE_BYTES
 from exempla.oracles.base import Examples, Oracle, ScoreRows
 from exempla.oracles.factors import MANY
-from exempla.progress import track_rows
+from exempla.progress import available_memory, track_rows
 
 # ---- metrics
 
@@ -411,7 +411,7 @@ def _room_for(rows: Array, count: int) -> Array:
     import torch
 
     needed = count * rows.shape[1] * rows.element_size()
-    on_gpu = rows.is_cuda and needed < _MAX_GPU_SHARE * torch.cuda.mem_get_info(rows.device)[0]
+    on_gpu = rows.is_cuda and needed < _MAX_GPU_SHARE * available_memory(rows.device)
     where = rows.device if on_gpu else "cpu"
     return torch.empty(count, rows.shape[1], dtype=rows.dtype, device=where)
 

@@ -186,6 +186,7 @@ class Kernel:
         self.dampings: list[Damping] = [
             resolve_damping(damping, e.evidence, e.metric.name, use) for e in embeddings
         ]
+        self._values = [damping.value for damping in self.dampings]
         self._features: Features | None = None
         self._lock = RLock()
 
@@ -198,10 +199,6 @@ class Kernel:
     def damping(self) -> float:
         """Mean damping of the models."""
         return float(np.mean(self._values))
-
-    @property
-    def _values(self) -> list[float]:
-        return [d.value for d in self.dampings]
 
     def _each(self) -> Iterator[tuple[Embedding, float]]:
         """Yield each embedding with its damping."""
