@@ -22,7 +22,7 @@ import numpy as np
 import exempla
 from benchmarks.enron1 import noisy_enron
 from benchmarks.lds_digits_model import lds_data, lds_model
-from exempla.kernel.damping import RULES
+from exempla.kernel.fisher import RULES
 
 SWEEP = np.geomspace(0.1, 100, 13)
 """Multiples of the per-row rule that a sweep tries: 13 values."""

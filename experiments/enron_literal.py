@@ -14,7 +14,7 @@ import numpy as np
 from exempla.arrays import to_numpy
 from exempla.data import take_rows
 from exempla.errors import ExemplaWarning
-from exempla.kernel.embed import embed_training_set
+from exempla.kernel.embed import EmbeddingOptions, embed_training_set
 from exempla.oracles import make_oracle
 from exempla.selection import SBQ, select
 from exempla.tasks.labels.evidence import Evidence
@@ -27,9 +27,8 @@ def literal_sbq(evidence: Evidence, k: int) -> np.ndarray:
     problem, model = evidence.problem, evidence.model
     oracle = make_oracle(model)
     data = (take_rows(problem.X, problem.train), problem.labels(problem.train))
-    embedding = embed_training_set(
-        oracle, data, fisher="empirical", sketch=evidence.sketch, seed=evidence.seed
-    )
+    options = EmbeddingOptions("empirical", evidence.sketch, evidence.seed)
+    embedding = embed_training_set(oracle, data, options)
     curated = take_rows(problem.X, problem.curated)
     truth = problem.labels(problem.curated)
     wrong = np.flatnonzero(model.predict(curated) != truth)

@@ -11,7 +11,7 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.preprocessing import scale
 
 import exempla
-from exempla import influence as effect
+from exempla.kernel import kernel as effect
 from exempla.kernel.basis import IdentitySketch
 
 

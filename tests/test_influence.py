@@ -8,8 +8,12 @@ from sklearn.neural_network import MLPClassifier
 from sklearn.preprocessing import StandardScaler
 
 from exempla import SBQ, ExemplaError, Explainer, TopInfluence, select
-from exempla.influence import SetInfluence, relative_influence
-from exempla.kernel.solve import LEVELLING_EXPONENT, average
+from exempla.kernel.solve import (
+    LEVELLING_EXPONENT,
+    SetInfluence,
+    average,
+    relative_influence,
+)
 from exempla.metrics import hessian, hessian_influence
 from exempla.oracles import make_oracle
 from exempla.oracles.scores import ArrayScores

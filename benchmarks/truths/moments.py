@@ -3,7 +3,7 @@
     python -m benchmarks.truths.moments --folder FOLDER [--only NAME,…] [--out FILE.csv]
 
 The exact Gauss–Newton influence of six moments of one training, each at the library's damping for
-a run, divided by a power of the size of its effects on the question (`exempla.influence.LEVELLING`)
+a run, divided by a power of the size of its effects on the question (`LEVELLING_EXPONENT`)
 and summed. Questions are single test examples, and sets of ten. Between the dampings that
 `benchmarks.truths.make` wrote down, effects are interpolated in the logarithm.
 """

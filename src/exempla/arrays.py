@@ -75,6 +75,13 @@ def real_numbers(values: Any, what: str) -> np.ndarray:
     raise ExemplaError(f"{what} is {kind}: give real numbers.")
 
 
+def refuse_overflow(values: np.ndarray, what: str) -> np.ndarray:
+    """Return the values if all of them are finite."""
+    if not np.isfinite(values).all():
+        raise ExemplaError(f"{what} overflows: scale the inputs of all examples alike.")
+    return values
+
+
 def to_numpy(array: Array) -> np.ndarray:
     """Return a NumPy array, copied from its device if necessary."""
     if isinstance(array, np.ndarray):

@@ -305,10 +305,10 @@ def arrays_of(data: Any, whose: str) -> tuple[Any, Any, np.ndarray | None]:
     return X, y if is_tensor(y) else checked.y, checked.weights
 
 
-def listing(rows: np.ndarray, show: int = 5) -> str:
+def listing(rows: np.ndarray) -> str:
     """Return row numbers in words."""
-    names = ", ".join(map(str, rows[:show]))
-    more = f" and {len(rows) - show} more" if len(rows) > show else ""
+    names = ", ".join(map(str, rows[:5]))
+    more = f" and {len(rows) - 5} more" if len(rows) > 5 else ""
     return f"row{'s' if len(rows) > 1 else ''} {names}{more}"
 
 

@@ -167,15 +167,6 @@ class FisherExplainer(MetaEstimatorMixin, BaseEstimator):
         return self.explainer_
 
     def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        inner = get_tags(self._inner())
-        for part in (
-            "estimator_type",
-            "classifier_tags",
-            "regressor_tags",
-            "target_tags",
-            "input_tags",
-        ):
-            setattr(tags, part, getattr(inner, part))
+        tags = get_tags(self._inner())
         tags.array_api_support = False
         return tags

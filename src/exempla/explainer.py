@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from threading import RLock
@@ -11,7 +11,7 @@ from typing import Any, Literal, TypedDict
 import numpy as np
 
 from exempla import __version__
-from exempla.arrays import real_numbers, to_numpy
+from exempla.arrays import real_numbers, refuse_overflow, to_numpy
 from exempla.checks import (
     check_choice,
     check_flag,
@@ -21,20 +21,12 @@ from exempla.checks import (
     check_rows,
     check_seed,
 )
-from exempla.data import count_examples
 from exempla.errors import ExemplaError
-from exempla.influence import (
-    RemovalEffect,
-    SetInfluence,
-    predicted_effect,
-    refuse_overflow,
-    relative_influence,
-)
-from exempla.kernel.damping import check_damping
-from exempla.kernel.embed import Embedding, check_fisher, check_part, embed_models
-from exempla.kernel.kernel import Kernel, KernelUse, Query, shares
+from exempla.kernel.embed import FISHERS, Embedding, EmbeddingOptions, check_part, embed_models
+from exempla.kernel.fisher import check_damping
+from exempla.kernel.kernel import Kernel, KernelUse, Query, RemovalEffect, shares
 from exempla.kernel.sketch import check_budget, check_sketch
-from exempla.kernel.solve import Solve
+from exempla.kernel.solve import SetInfluence, Solve, relative_influence
 from exempla.memory import Forecast, explain_bytes
 from exempla.oracles import make_oracles, unwrap, with_runs
 from exempla.oracles.base import Labels
@@ -43,12 +35,12 @@ from exempla.quality import disagreement
 from exempla.results import Explanation, Features, Question
 from exempla.selection import SBQ, Selector
 from exempla.selection.certificate import chosen_and_certified
+from exempla.selection.select import SIDES
 from exempla.store import StoredRows, read_object, write_object
 
 __all__ = ["Explainer", "KernelOptions", "Side"]
 
 Side = Literal["opponents", "proponents", "both"]
-_SIDES = ("opponents", "proponents", "both")
 
 DEFAULT_NOISE = 10.0
 """σ² of the default selector in units of a unit row: between a pure influence ranking (∞) and pure
@@ -150,7 +142,8 @@ class Explainer:
         seed: int = 0,
         progress: bool = True,
     ) -> None:
-        self.fisher, self.sketch = check_fisher(fisher), check_sketch(sketch)
+        self.fisher = check_choice("fisher", fisher, FISHERS)
+        self.sketch = check_sketch(sketch)
         self.budget, self.damping = check_budget(budget), check_damping(damping)
         self.normalize = check_flag("normalize", normalize)
         self.progress = check_flag("progress", progress)
@@ -201,21 +194,15 @@ class Explainer:
         ids: Any = None,
         part: tuple[int, int] | None = None,
         forecast: Forecast = explain_bytes,
-        check: Callable[[int], object] | None = None,
     ) -> Explainer:
-        """Fit with the memory forecast of another job.
-
-        `check` is called with the number of training examples before any of them is embedded.
-        """
+        """Fit with the memory forecast of another job."""
         part = check_part(part, self.store)
         with showing(self.progress):
             trains = [oracle.read(train, role="train") for oracle in self.oracles]
             names = check_ids(trains[0].ids if ids is None else ids, len(trains[0]))
-            if check is not None:
-                check(len(trains[0]))
+            options = EmbeddingOptions(self.fisher, self.sketch, self.seed, self.budget)
             fitted = embed_models(
-                self.models, self.oracles, trains, train, fisher=self.fisher, sketch=self.sketch,
-                seed=self.seed, budget=self.budget, store=self.store, part=part, forecast=forecast,
+                self.models, self.oracles, trains, train, options, self.store, part, forecast,
                 **self._score_options,
             )  # fmt: skip
         if part is None:
@@ -302,12 +289,13 @@ class Explainer:
         ExemplaError
             If an argument cannot be used; arguments are checked before anything is computed.
         """
-        check_query(self.n_train, test, k, side, labels, selector, weights)
+        check_k(k, self.n_train, "training examples")
+        check_options(side, labels, selector, weights)
         with showing(self.progress):
-            query = self._query(test, labels)
+            query = self._query(test, labels, weights)
             found = self._explanations(query, k, side, selector, weights, each=False)[0]
             counted = shares(weights, len(query))
-            effect = predicted_effect(self.kernel("influence"), query, counted, found.indices)
+            effect = self.kernel("influence").removal_effect(query, counted, found.indices)
         question = found.question._replace(shares=counted)  # type: ignore[union-attr]
         return replace(found, removal=asdict(effect), question=question)
 
@@ -338,9 +326,10 @@ class Explainer:
         list of Explanation
             One per target.
         """
-        check_query(self.n_train, test, k, side, labels, selector, weights, each=True)
+        check_k(k, self.n_train, "training examples")
+        check_options(side, labels, selector, weights, each=True)
         with showing(self.progress):
-            query = self._query(test, labels)
+            query = self._query(test, labels, weights)
             return self._explanations(query, k, side, selector, weights, each=weights is None)
 
     def _explanations(
@@ -473,7 +462,7 @@ class Explainer:
         kernel = self.kernel("influence")
         with showing(self.progress):
             query = kernel.query(test, labels)
-            return predicted_effect(kernel, query, shares(weights, len(query)), removed, scale)
+            return kernel.removal_effect(query, shares(weights, len(query)), removed, scale)
 
     def self_influence(self) -> np.ndarray:
         """Compute the influence of every training example on itself, (n_train,)."""
@@ -518,45 +507,31 @@ class Explainer:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _lock=RLock())
 
-    def _query(self, test: Any, labels: Labels) -> Query:
+    def _query(self, test: Any, labels: Labels, weights: Any) -> Query:
         """Read the test data; collect what the user should know about model and query."""
         query = self.kernel().query(test, labels)
+        shares(weights, len(query))  # refuses unusable weights before anything is computed
         note = disagreement(self.embeddings[0])
         query.notes[:0] = [note] if note else []
         query.notes.extend(dict.fromkeys(n for e in self.embeddings for n in e.oracle.notes))
         return query
 
 
-def check_query(
-    n_train: int,
-    test: Any,
-    k: Any,
-    side: Any,
-    labels: Any,
-    selector: Any,
-    weights: Any,
-    each: bool = False,
-) -> None:
-    """Raise if an argument of `explain` cannot be used; nothing is read or embedded.
+def check_options(side: Any, labels: Any, selector: Any, weights: Any, each: bool = False) -> None:
+    """Raise if an argument of `explain` is unusable whatever the data are.
 
     `explain_each` (`each`) takes a list of sides and a matrix of weights.
     """
-    check_k(k, n_train, "training examples")
     for one in side if each and isinstance(side, list | tuple) else [side]:
-        check_choice("side", one, _SIDES)
+        check_choice("side", one, SIDES)
     check_choice("labels", labels, ("true", "predicted"))
     if selector is not None and not isinstance(selector, Selector):
         raise ExemplaError(
             f"selector={selector!r:.60} is not a selector: give for example exempla.SBQ() or "
             "exempla.TopInfluence()."
         )
-    if weights is None:
-        return
-    w = real_numbers(weights, "weights")
-    if not each and w.ndim > 1:
+    dimensions = 0 if weights is None else real_numbers(weights, "weights").ndim
+    if not each and dimensions > 1:
         raise ExemplaError("explain takes one weight per test example: use explain_each for more.")
-    if each and w.ndim != 2:
+    if each and weights is not None and dimensions != 2:
         raise ExemplaError("explain_each takes one row of weights per target, (T, n_test).")
-    count = count_examples(test)
-    if count is not None:
-        shares(w, count)

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
+from typing import Any
 
 from exempla.progress import say
 
@@ -61,8 +62,12 @@ def announce(needed: float, what: str, disk: float = 0.0) -> AbstractContextMana
     return _silence()
 
 
-def available_memory() -> int:
-    """Return the bytes of main memory that can be allocated without swapping."""
+def available_memory(device: Any = None) -> int:
+    """Return the free bytes of a GPU, or those of main memory without swapping."""
+    if getattr(device, "type", "cpu") == "cuda":
+        import torch
+
+        return torch.cuda.mem_get_info(device)[0]
     try:
         with open("/proc/meminfo") as file:  # includes pages that only cache files
             lines = dict(line.split(":", 1) for line in file)

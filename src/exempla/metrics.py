@@ -8,12 +8,11 @@ import numpy as np
 from scipy.stats import rankdata
 from sklearn.metrics import roc_auc_score
 
-from exempla.arrays import real_numbers, refuse_masked, to_numpy
+from exempla.arrays import real_numbers, refuse_masked, refuse_overflow, to_numpy
 from exempla.checks import check_k
 from exempla.errors import ExemplaError
-from exempla.influence import refuse_overflow
 from exempla.kernel.basis import IdentitySketch
-from exempla.kernel.damping import check_damping
+from exempla.kernel.fisher import check_damping
 from exempla.oracles import make_oracle
 from exempla.oracles.base import Examples, Oracle
 

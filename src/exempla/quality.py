@@ -12,12 +12,12 @@ import numpy as np
 
 from exempla.data import n_rows, take_examples
 from exempla.errors import ExemplaError
-from exempla.influence import CLASSES
 from exempla.kernel.embed import Embedding
+from exempla.oracles.base import CLASSES
 
-LOOKED_AT = 2_000
+MAX_JUDGED = 2_000
 """Most rows that a model is judged on."""
-FEW = 20
+MIN_JUDGED = 20
 """Fewest rows that a model is judged on."""
 _LEAST_R2 = 0.05
 """R² from which on a regression has learned something."""
@@ -34,7 +34,7 @@ _MAX_CLASSES = 300
 class Judged(NamedTuple):
     """What a model predicted for some rows, their labels, and which rows they were, in words."""
 
-    said: np.ndarray
+    predicted: np.ndarray
     labels: np.ndarray
     classes: bool
     rows: str
@@ -47,9 +47,10 @@ class Judged(NamedTuple):
     def score(self) -> float:
         """Accuracy, or R² of numbers."""
         if self.classes:
-            return float(np.mean(self.said.astype(str) == self.labels.astype(str)))
+            return float(np.mean(self.predicted.astype(str) == self.labels.astype(str)))
+        error = float(np.mean((self.predicted - self.labels) ** 2))
         spread = float(np.var(self.labels.astype(np.float64)))
-        return 1 - float(np.mean((self.said - self.labels) ** 2)) / spread if spread > 0 else 1.0
+        return 1 - error / spread if spread > 0 else 1.0
 
     @property
     def baseline(self) -> float:
@@ -90,8 +91,8 @@ def poor_sentence(found: Judged, where: str, but: str = "") -> str:
 
 
 def spaced(n: int) -> np.ndarray:
-    """Return at most `LOOKED_AT` of n rows, evenly spaced."""
-    return np.unique(np.linspace(0, n - 1, min(n, LOOKED_AT)).astype(int))
+    """Return at most `MAX_JUDGED` of n rows, evenly spaced."""
+    return np.unique(np.linspace(0, n - 1, min(n, MAX_JUDGED)).astype(int))
 
 
 def disagreement(embedding: Embedding) -> str:
@@ -116,7 +117,7 @@ def _reordered(found: Judged) -> str:
     """Return a sentence if far more rows would be right with the classes in another order."""
     from scipy.optimize import linear_sum_assignment
 
-    names, codes = np.unique(np.concatenate([found.said, found.labels]), return_inverse=True)
+    names, codes = np.unique(np.concatenate([found.predicted, found.labels]), return_inverse=True)
     if len(names) > _MAX_CLASSES:
         return ""
     counts = np.zeros((len(names), len(names)))
@@ -134,13 +135,13 @@ def _reordered(found: Judged) -> str:
     )
 
 
-def _alike(said: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _alike(predicted: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return both as text, numbers written alike first (1, 1.0 and True are one class)."""
-    if all(kind in "biuf" for kind in said.dtype.kind + labels.dtype.kind):
-        said, labels = said.astype(np.float64), labels.astype(np.float64)
-        if not (np.any(said % 1) or np.any(labels % 1)):
-            said, labels = said.astype(np.int64), labels.astype(np.int64)
-    return said.astype(str), labels.astype(str)
+    if all(kind in "biuf" for kind in predicted.dtype.kind + labels.dtype.kind):
+        predicted, labels = predicted.astype(np.float64), labels.astype(np.float64)
+        if not (np.any(predicted % 1) or np.any(labels % 1)):
+            predicted, labels = predicted.astype(np.int64), labels.astype(np.int64)
+    return predicted.astype(str), labels.astype(str)
 
 
 def judge_test(oracle: Any, test: Any, rows: str) -> Judged | None:
@@ -161,18 +162,18 @@ def judge_examples(oracle: Any, examples: Any, rows: str, positions: bool = Fals
     """
     per_position = positions and oracle.likelihood in _POSITIONS
     labels = None if examples.labels is None else np.asarray(examples.labels)
-    if labels is None or len(examples) < FEW or not (labels.ndim == 1 or per_position):
+    if labels is None or len(examples) < MIN_JUDGED or not (labels.ndim == 1 or per_position):
         return None
     if oracle.likelihood not in (*CLASSES, "gaussian") and not per_position:
         return None
-    said = np.asarray(oracle.predict(examples))
-    if said.shape != labels.shape or (labels.dtype == object and labels.ndim != 1):
+    predicted = np.asarray(oracle.predict(examples))
+    if predicted.shape != labels.shape or (labels.dtype == object and labels.ndim != 1):
         return None
     if per_position:
         counted = ~np.isin(labels, _NOT_COUNTED)
-        said, labels = said[counted], labels[counted]
+        predicted, labels = predicted[counted], labels[counted]
     if not len(labels):
         return None
     classes = oracle.likelihood != "gaussian"
-    said, labels = _alike(said, labels) if classes else (said, labels)
-    return Judged(said, labels, classes, rows, independent=len(examples))
+    predicted, labels = _alike(predicted, labels) if classes else (predicted, labels)
+    return Judged(predicted, labels, classes, rows, independent=len(examples))

@@ -302,7 +302,7 @@ class Explanation(Selection):
     """Whether the residual of the sketch was added to the rows."""
     certificate: dict[str, Any] = field(default_factory=dict)
     removal: dict[str, Any] = field(default_factory=dict)
-    """Predicted effect of removing these examples (`influence.RemovalEffect`); empty if it was not
+    """Predicted effect of removing these examples (`kernel.RemovalEffect`); empty if it was not
     computed, as for each of many targets."""
     copies: tuple[list[int], ...] = ()
     """For each selected example all training rows that are copies of it, itself included. Copies

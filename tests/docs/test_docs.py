@@ -126,7 +126,7 @@ def test_every_public_name_is_in_the_reference():
 
 def test_numbers_of_the_method_are_those_of_the_code():
     from exempla.explainer import DEFAULT_NOISE
-    from exempla.kernel.damping import AUTO_RULES, RULES
+    from exempla.kernel.fisher import AUTO_RULES, RULES
     from exempla.kernel.sketch import DUAL_LIMIT, PRIMAL_LIMIT, WIDEST, WIDTH
     from exempla.tasks.summarize.posterior import DRAWS
 

@@ -8,7 +8,7 @@ from sklearn.datasets import load_digits
 from sklearn.neural_network import MLPClassifier
 
 from exempla.kernel import fisher as estimate
-from exempla.kernel.embed import Embedding, embed_training_set
+from exempla.kernel.embed import Embedding, EmbeddingOptions, embed_training_set
 from exempla.oracles import make_oracle
 from exempla.oracles.base import Factors, ScoreRows
 
@@ -23,7 +23,7 @@ def digits() -> tuple[MLPClassifier, np.ndarray, np.ndarray]:
 
 def embedded(digits: tuple[MLPClassifier, np.ndarray, np.ndarray]) -> Embedding:
     model, X, y = digits
-    return embed_training_set(make_oracle(model), (X, y), fisher="true", sketch=40, seed=0)
+    return embed_training_set(make_oracle(model), (X, y), EmbeddingOptions(sketch=40))
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")

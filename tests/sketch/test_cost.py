@@ -15,7 +15,7 @@ from exempla import Explainer, progress
 from exempla.errors import ExemplaError
 from exempla.kernel import sketch as choose
 from exempla.kernel.basis import IdentitySketch, KroneckerSketch, SpanSketch
-from exempla.kernel.embed import embed_training_set
+from exempla.kernel.embed import EmbeddingOptions, embed_training_set
 from exempla.kernel.sketch import Price, choose_sketch, look_at
 from exempla.oracles import make_oracle
 from tests.oracles.torch.resnet import ResNet
@@ -56,7 +56,7 @@ def test_the_sketch_costs_what_is_forecast(job):
     eigen = 0.0  # the counter does not know eigenbases
     for layer in oracle.layers:
         eigen += 10.0 * (layer.d_in**3 + layer.d_out**3)
-    spent = flops_of(lambda: embed_training_set(oracle, train, fisher="true", sketch=40, seed=0))
+    spent = flops_of(lambda: embed_training_set(oracle, train, EmbeddingOptions(sketch=40)))
     assert 0.6 < (spent + eigen) / forecast < 1.6
 
 
@@ -210,7 +210,7 @@ def test_a_dropped_exact_form_is_said(job, monkeypatch, capsys):
 
 
 def test_the_input_moment_is_taken_once_for_all_classes(monkeypatch):
-    from exempla.kernel.moments import Moments
+    from exempla.kernel.basis import Moments
     from exempla.oracles.torch.conv import ConvFactors
 
     torch.manual_seed(0)

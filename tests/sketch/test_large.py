@@ -6,9 +6,9 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset, default_collate
 
-from exempla import Explainer, memory, progress
+from exempla import Explainer, progress
+from exempla.kernel import basis as moments
 from exempla.kernel import fisher as estimate
-from exempla.kernel import moments
 from exempla.kernel import sketch as choose
 from exempla.kernel.basis import KroneckerSketch, SpanSketch
 from exempla.oracles import make_oracle
@@ -87,12 +87,12 @@ def test_a_large_model_is_not_held_exactly_at_any_price(monkeypatch, job):
 
 
 def test_a_width_that_memory_has_no_room_for_is_halved_and_said(monkeypatch, capsys):
-    monkeypatch.setattr(choose, "available_memory", lambda: 2**28)
+    monkeypatch.setattr(choose, "available_memory", lambda *_: 2**28)
     with progress.showing(True):
         assert choose.fitting(2048, 10_000, 4) == 1024
     assert "using 1024" in capsys.readouterr().err
     assert choose.fitting(2048, 10**7, 4) == choose.NARROWEST
-    monkeypatch.setattr(choose, "available_memory", lambda: 2**36)
+    monkeypatch.setattr(choose, "available_memory", lambda *_: 2**36)
     assert choose.fitting(2048, 10_000, 4) == 2048
 
 
@@ -102,7 +102,7 @@ def test_moments_are_forecast_before_the_first_pass_and_made_to_fit(monkeypatch,
     train = oracle.read(data, role="train")
     monkeypatch.setattr(choose, "LEAST_WHOLE", 16)
     monkeypatch.setattr(moments, "NYSTROM", (4, 8))
-    monkeypatch.setattr(memory, "MIN_ANNOUNCED_BYTES", 0)
+    monkeypatch.setattr(progress, "MIN_ANNOUNCED_BYTES", 0)
     needed = moments.moments_bytes(oracle.layers, 20, 4)
     smaller = moments.moments_bytes(oracle.layers, 20, 4, 16)
     assert smaller < needed
@@ -117,7 +117,7 @@ def test_moments_are_forecast_before_the_first_pass_and_made_to_fit(monkeypatch,
         oracle, "fisher_rows", lambda x: (said.append(capsys.readouterr().err), passes(x))[1]
     )
     room = (needed + smaller) / 2 / choose.MEMORY_SHARE
-    monkeypatch.setattr(choose, "available_memory", lambda: room)
+    monkeypatch.setattr(choose, "available_memory", lambda *_: room)
     with progress.showing(True):
         sketch = choose.kronecker(oracle, train, 20)
     assert "using 32" in said[0]

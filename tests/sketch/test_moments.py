@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from exempla.kernel import moments
-from exempla.kernel.moments import Moments
+from exempla.kernel import basis as moments
+from exempla.kernel.basis import Moments
 from exempla.oracles.base import Factors, Layer, ScoreRows
 
 

@@ -8,9 +8,8 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.neural_network import MLPClassifier
 
 from exempla import ExemplaError, Explainer
-from exempla.kernel.basis import IdentitySketch, KroneckerSketch, SpanSketch, strongest
-from exempla.kernel.embed import embed_training_set
-from exempla.kernel.moments import Spectrum
+from exempla.kernel.basis import IdentitySketch, KroneckerSketch, SpanSketch, Spectrum, strongest
+from exempla.kernel.embed import EmbeddingOptions, embed_training_set
 from exempla.oracles import make_oracle
 from tests.reference import dense_kernel, dense_rows
 
@@ -102,7 +101,7 @@ def test_kronecker_keeps_the_strongest_directions(digits, mlp):
     oracle = make_oracle(mlp)
     shares = []
     for width in (5, 20, 80):
-        embedding = embed_training_set(oracle, (X, y), fisher="true", sketch=width, seed=0)
+        embedding = embed_training_set(oracle, (X, y), EmbeddingOptions(sketch=width))
         train = embedding.train
         fisher = dense_rows(oracle.fisher_rows(train))
         kept = np.vstack([embedding.sketch.project(b) for b in oracle.fisher_rows(train)])

@@ -25,18 +25,25 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from exempla.arrays import Array, as_like, concatenate, is_tensor, row_squares, to_numpy
-from exempla.checks import check_choice, whole_number
+from exempla.arrays import (
+    Array,
+    as_like,
+    concatenate,
+    is_tensor,
+    on_device_of,
+    row_squares,
+    to_numpy,
+)
+from exempla.checks import whole_number
 from exempla.errors import ExemplaError
 from exempla.kernel.basis import Sketch
-from exempla.kernel.damping import FisherEvidence
-from exempla.kernel.fisher import Metric, TrainingRows, estimate_fisher
-from exempla.kernel.sketch import SAMPLE_PER_DIRECTION, Job, auto_width, choose_sketch
-from exempla.memory import Forecast, announce, explain_bytes
+from exempla.kernel.fisher import FisherEvidence, Metric, TrainingRows, estimate_fisher
+from exempla.kernel.sketch import SAMPLE_PER_DIRECTION, FitCost, auto_width, choose_sketch
+from exempla.memory import Forecast, announce, available_memory, explain_bytes
 from exempla.oracles import is_checkpoint
 from exempla.oracles.base import MANY, Examples, Labels, Oracle, ScoreRows
 from exempla.progress import track_rows
@@ -118,7 +125,8 @@ def unit_scale(rows: Array, residual: np.ndarray | None = None) -> np.ndarray:
     return np.where(norm2 > 0, 1.0 / np.sqrt(np.where(norm2 > 0, norm2, 1.0)), 0.0)
 
 
-_FISHERS = ("true", "empirical", "diagonal", "identity")
+FISHERS = ("true", "empirical", "diagonal", "identity")
+"""Metrics that can be chosen."""
 MAX_SKETCH_SHARE = 0.99
 """Where a sketch keeps at least this share of the trace, the residual is ignored: adding it changed
 no answer measurably (`benchmarks.sketch_rest`)."""
@@ -133,16 +141,20 @@ _MAX_EIGENVALUE_ROWS, _MIN_EIGENVALUE_ROWS, EIGENVALUE_BYTES = 64, 8, 2**31
 can take more than a GiB."""
 
 
+class EmbeddingOptions(NamedTuple):
+    """How a training set is embedded; `Explainer` documents the options."""
+
+    fisher: str = "true"
+    sketch: str | int = "auto"
+    seed: int = 0
+    budget: str | float = "exact"
+
+
 def find_basis(
-    oracle: Oracle,
-    train: Examples,
-    *,
-    fisher: str,
-    sketch: str | int,
-    seed: int,
-    budget: str | float = "exact",
+    oracle: Oracle, train: Examples, options: EmbeddingOptions
 ) -> tuple[Sketch, np.ndarray]:
     """Return the basis, and the positions of the examples to estimate the Fisher matrix from."""
+    fisher, sketch, seed, budget = options
     count = len(train)
     positions, sample = np.arange(count), train
     wanted = SAMPLE_PER_DIRECTION * (sketch if isinstance(sketch, int) else auto_width(count))
@@ -158,11 +170,6 @@ def find_basis(
     if basis.given_up and len(positions) > wanted:
         positions = positions[np.linspace(0, len(positions) - 1, wanted).astype(np.int64)]
     return basis, positions
-
-
-def check_fisher(wanted: str) -> str:
-    """Return the option if it is known."""
-    return check_choice("fisher", wanted, _FISHERS)
 
 
 @dataclass(frozen=True)
@@ -224,7 +231,7 @@ class Embedding:
         n = len(self.train)
         one = next(iter(self.oracle.scores(examples.take(np.array([0])), labels)))
         compact = one.compact()
-        job = Job(self.oracle.n_parameters, n, 1.0, tuple(f.work for f in one.factors))
+        job = FitCost(self.oracle.n_parameters, n, 1.0, tuple(f.work for f in one.factors))
         gram = sum(f.work.gram for f in compact.factors)
         passes = -(-len(examples) * compact.nbytes // MAX_FACTOR_BYTES)
         total = passes * job.passes(n) + float(n) * len(examples) * gram
@@ -242,10 +249,8 @@ class Embedding:
         device = self._gpu()
         if device is None or not is_tensor(self.rows):
             return self.rows
-        import torch
-
-        free, _ = torch.cuda.mem_get_info(device)
-        return self.rows.to(device) if 3 * self.rows.nbytes < free else self.rows
+        fits = 3 * self.rows.nbytes < available_memory(device)
+        return self.rows.to(device) if fits else self.rows
 
     def near_model(self, rows: Array) -> Array:
         """Return some of the rows on the model's GPU, if it has one."""
@@ -344,11 +349,7 @@ def _groups(batches: Iterator[ScoreRows]) -> Iterator[ScoreRows]:
 def embed_training_set(
     oracle: Oracle,
     data: Any,
-    *,
-    fisher: str,
-    sketch: str | int,
-    seed: int,
-    budget: str | float = "exact",
+    options: EmbeddingOptions,
     models: int = 1,
     forecast: Forecast = explain_bytes,
 ) -> Embedding:
@@ -358,8 +359,7 @@ def embed_training_set(
     """
     train = data if isinstance(data, Examples) else oracle.read(data, role="train")
     times = [perf_counter()]
-    chosen: Any = {"fisher": fisher, "sketch": sketch, "seed": seed, "budget": budget}
-    basis, positions = find_basis(oracle, train, **chosen)
+    basis, positions = find_basis(oracle, train, options)
     itemsize = 8 if basis.in_double else oracle.itemsize
     kept = basis.kept_bytes + train.made_bytes + oracle.pass_bytes
     announce(
@@ -368,7 +368,7 @@ def embed_training_set(
     )
     times.append(perf_counter())
     found = TrainingRows(len(train), positions)
-    metric, evidence = estimate_fisher(oracle, train, positions, basis, fisher, found)
+    metric, evidence = estimate_fisher(oracle, train, positions, basis, options.fisher, found)
     times.append(perf_counter())
     rows, basis.score_rows = basis.score_rows, None
     if rows is None:
@@ -390,36 +390,30 @@ def embed_models(
     oracles: list[Oracle],
     trains: list[Examples],
     data: Any,
-    *,
-    fisher: str,
-    sketch: str | int,
-    seed: int,
-    budget: str | float = "exact",
+    options: EmbeddingOptions,
     store: Path | None = None,
     part: tuple[int, int] | None = None,
     forecast: Forecast = explain_bytes,
-    **options: Any,
+    **score_options: Any,
 ) -> list[Embedding]:
     """Embed the training set with every model, in memory or in a store.
 
     `models`, `oracles` and `trains` have each model, its oracle, and the training set as the oracle
-    read it. The identity of a store depends on the training `data` as given and on the `options` of
-    the scores. `part` (i, n) adds the i-th of n parts to the store; nothing is returned.
+    read it. The identity of a store depends on the training `data` as given, on the options and on
+    those of the scores. `part` (i, n) adds the i-th of n parts to the store; nothing is returned.
     """
-    chosen: Any = {"fisher": fisher, "sketch": sketch, "seed": seed, "budget": budget}
     if store is not None:
         from exempla.kernel.stored import embed_into_store
 
         # a saved Explainer names the folder, and may be loaded from elsewhere
         fitted = embed_into_store(
-            models, oracles, trains, data, store.absolute(), part, chosen, options
+            models, oracles, trains, data, options, store.absolute(), part, score_options
         )
     else:
         fitted = []
         for i, (oracle, train) in enumerate(zip(oracles, trains, strict=True)):
             with announce(0.0, "") if i else nullcontext():  # the first forecast covers all models
-                size: Any = {"models": len(oracles), "forecast": forecast}
-                fitted.append(embed_training_set(oracle, train, **chosen, **size))
+                fitted.append(embed_training_set(oracle, train, options, len(oracles), forecast))
     snapshots = [is_checkpoint(model) for model in models]
     if not fitted or not any(snapshots) or all(snapshots):
         return fitted
@@ -437,6 +431,13 @@ def concatenate_models(parts: list[Array]) -> Array:
     joined = concatenate(parts, axis=1)
     joined /= np.sqrt(len(parts))
     return joined
+
+
+def whiten_rows(embeddings: list[Embedding], dampings: list[float], where: Any) -> Array:
+    """Whiten the training rows at `where`, of all models side by side, at their own length."""
+    each = zip(embeddings, dampings, strict=True)
+    parts = [e.metric.whiten(e.near_model(e.rows[where]), damping) for e, damping in each]
+    return concatenate_models([on_device_of(part, parts[0]) for part in parts])
 
 
 def check_part(part: Any, store: Path | None) -> tuple[int, int] | None:

@@ -9,12 +9,22 @@ A query with mean score s_q depends on the residual of the sketch (`embed`) only
 products s_i·s_q, so `rows_and_targets` computes them in one pass over the training set and appends
 them to the rows as an extra coordinate. The kernel between training rows and the query is then
 exact, up to the residual eigenvalue.
+
+`removal_effect` predicts what happens to the queried predictions if several training examples S are
+removed. That takes away their scores and their part of the Fisher matrix. One Newton step from the
+trained weights to those of the rest is, with metric M and Fisher rows R of S,
+
+    Δθ = −(nM − RᵀR)⁻¹ Σ_S s_i = −(x + M⁻¹Rᵀ(n − R M⁻¹Rᵀ)⁻¹ R x)/n,    x = M⁻¹ Σ_S s_i
+
+The first term is the sum of the influences; the second matters if many removed examples share a
+direction. For a classifier the change is applied to the log-odds, so that no probability exceeds 1.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from copy import copy
+from dataclasses import dataclass, replace
 from functools import cached_property
 from threading import RLock
 from typing import Any, Literal, NamedTuple
@@ -33,7 +43,6 @@ from exempla.arrays import (
 )
 from exempla.checks import check_choice
 from exempla.errors import ExemplaError
-from exempla.kernel.damping import Damping, resolve_damping
 from exempla.kernel.embed import (
     Embedding,
     concatenate_models,
@@ -41,9 +50,11 @@ from exempla.kernel.embed import (
     residual_norms2,
     unit_rows,
     unit_scale,
+    whiten_rows,
 )
+from exempla.kernel.fisher import Damping, resolve_damping
 from exempla.kernel.solve import MAX_SELECTION_PASSES, SetInfluence, Solve, query_influence
-from exempla.oracles.base import Examples, Labels, Oracle
+from exempla.oracles.base import CLASSES, Examples, Labels, Oracle
 from exempla.results import Features
 from exempla.store import StoredRows
 
@@ -52,6 +63,10 @@ MAX_ADDED_WIDTH = 1 / 4
 """Coordinates added to the rows, relative to their width."""
 _MIN_EIGENVALUE_SHARE = 1e-6
 """Directions of several queries with less than this share of the largest eigenvalue are dropped."""
+MAX_FISHER_ROWS = 2048
+"""Fisher rows of the removed examples up to which the second term of Δθ is computed."""
+_MIN_PROBABILITY = 1e-9
+"""Probabilities are kept this far from 0 and 1 before their log-odds are taken."""
 
 
 class EmbeddedExamples(NamedTuple):
@@ -70,18 +85,14 @@ class EmbeddedExamples(NamedTuple):
 class Query:
     """Test examples, read by each model and embedded once.
 
-    `test` is the test data as given, or `Examples` if one model has read them already. Examples
-    without labels are queried under the predicted ones, and `notes` says so.
+    Examples without labels are queried under the predicted ones, and `notes` says so.
     """
 
     def __init__(self, embeddings: list[Embedding], test: Any, labels: Labels = "true") -> None:
         check_choice("labels", labels, ("true", "predicted"))
         self.embeddings, self.test = embeddings, test
         self.notes: list[str] = []
-        if isinstance(test, Examples):
-            self.examples = [test]
-        else:
-            self.examples = [e.oracle.read(test, role="test") for e in embeddings]
+        self.examples = [e.oracle.read(test, role="test") for e in embeddings]
         first = self.examples[0]
         if labels == "true" and first.labels is None and first.needs_labels:
             self.notes.append("The test examples have no labels: the predicted ones were used.")
@@ -135,6 +146,33 @@ def shares(weights: object, count: int) -> np.ndarray:
     return w / np.abs(w).sum(-1, keepdims=True)
 
 
+@dataclass(frozen=True)
+class RemovalEffect:
+    """Predicted effect of removing training examples; `verify` retrains and measures it.
+
+    Attributes
+    ----------
+    removed : int
+        Number of training examples removed.
+    log_likelihood : float
+        Change of the mean log-likelihood of the queried predictions.
+    random_baseline, random_sd : float
+        Mean and standard deviation of the same change for as many examples drawn at random.
+    n_fixed : int or None
+        Predictions whose own label is at most 50 % likely and would become more likely than not;
+        None if the labels are not classes.
+    n_broken : int or None
+        Predictions whose own label would cease to be more likely than not.
+    """
+
+    removed: int
+    log_likelihood: float
+    random_baseline: float
+    random_sd: float
+    n_fixed: int | None = None
+    n_broken: int | None = None
+
+
 class Kernel:
     """The Fisher kernel of fitted embeddings at one damping per model.
 
@@ -148,6 +186,7 @@ class Kernel:
         self.dampings: list[Damping] = [
             resolve_damping(damping, e.evidence, e.metric.name, use) for e in embeddings
         ]
+        self._values = [damping.value for damping in self.dampings]
         self._features: Features | None = None
         self._lock = RLock()
 
@@ -160,10 +199,6 @@ class Kernel:
     def damping(self) -> float:
         """Mean damping of the models."""
         return float(np.mean(self._values))
-
-    @property
-    def _values(self) -> list[float]:
-        return [d.value for d in self.dampings]
 
     def _each(self) -> Iterator[tuple[Embedding, float]]:
         """Yield each embedding with its damping."""
@@ -199,8 +234,7 @@ class Kernel:
 
     def whiten_rows(self, indices: np.ndarray) -> Array:
         """Whiten some training rows, at their own length, without computing all features."""
-        some = [(e, e.near_model(e.rows[indices]), value) for e, value in self._each()]
-        return concatenate_models([e.metric.whiten(rows, value) for e, rows, value in some])
+        return whiten_rows(self.embeddings, self._values, indices)
 
     # ---- queries
 
@@ -271,7 +305,7 @@ class Kernel:
         if share.ndim != 1:
             raise ExemplaError("A set is one target: give one weight per test example.")
         found = query_influence(query, self._values, share[:, None], solve)
-        return SetInfluence(found.values[:, 0], found.solver, found.residual, found.steps)
+        return replace(found, values=found.values[:, 0])
 
     def self_influence(self) -> np.ndarray:
         """Return the influence of every training example on itself, (n_train,)."""
@@ -281,6 +315,43 @@ class Kernel:
                 scale = e.residual_inverse(value) / (len(self.embeddings) * self.n_train)
                 total = total + e.residual_norms2 * scale
         return total
+
+    def removal_effect(
+        self, query: Query, shares: np.ndarray, picked: np.ndarray, scale: float = 1.0
+    ) -> RemovalEffect:
+        """Predict the effect of removing the training examples `picked`, averaged over the models.
+
+        The kernel must be at the damping for influence. `shares` (n_test,) has the share of each
+        queried example. `scale` multiplies the change of each score (of the log-odds, for classes).
+        """
+        if not len(picked):
+            return RemovalEffect(0, 0.0, 0.0, 0.0)
+        n, models = self.n_train, len(self.embeddings)
+        change, everyone = np.zeros(len(query)), np.zeros(n)
+        for (e, damping), (rows, _) in zip(self._each(), query.scored, strict=True):
+            train = e.rows_near_model()
+            step = _newton_step(e, train, picked, damping)
+            change += products(rows, step[None])[:, 0] / models
+            together = e.metric.solve(as_like(shares[None, :], rows) @ rows, damping)
+            everyone += products(train, together)[:, 0] / (n * models)
+        change, everyone = scale * change, scale * everyone
+        k = len(picked)
+        mean, spread = -k * float(everyone.mean()), float(np.sqrt(k * (1 - k / n)) * everyone.std())
+        first, examples = self.embeddings[0].oracle, query.examples[0]
+        if first.likelihood not in CLASSES or query.labels != "true" or examples.labels is None:
+            return RemovalEffect(k, float(shares @ change), mean, spread)
+        p = np.clip(np.exp(first.log_likelihood(examples)), _MIN_PROBABILITY, 1 - _MIN_PROBABILITY)
+        odds = np.log(p) - np.log1p(-p)
+        moved = odds + change / (1 - p)
+        after = -np.logaddexp(0.0, -moved)
+        return RemovalEffect(
+            k,
+            float(shares @ (after - np.log(p))),
+            mean,
+            spread,
+            n_fixed=int(np.sum((odds <= 0) & (moved > 0))),
+            n_broken=int(np.sum((odds > 0) & (moved <= 0))),
+        )
 
     # ---- the residual of the sketch, added for selection
 
@@ -374,6 +445,24 @@ class Kernel:
         wide = concatenate([like, extra], axis=1)
         wide[:, : like.shape[1]] *= as_like(own / full, like)[:, None]
         return wide, as_like(np.concatenate(targets, axis=1), like)
+
+
+def _newton_step(embedding: Embedding, train: Array, picked: np.ndarray, damping: float) -> Array:
+    """Return Δθ of removing these training examples, in the sketch."""
+    solve, n = embedding.metric.solve, len(train)
+    x = solve(train[picked].sum(0)[None], damping)[0]
+    if embedding.metric.name != "full":
+        return x / -n
+    parts: list[Array] = []
+    for batch in embedding.oracle.fisher_rows(embedding.train.take(picked)):
+        parts.append(embedding.sketch.project(batch))
+        if sum(map(len, parts)) > MAX_FISHER_ROWS:
+            return x / -n
+    R = to_numpy(concatenate(parts))
+    solved = to_numpy(solve(as_like(R, x), damping)).astype(np.float64)
+    left = n * np.eye(len(R)) - R @ solved.T
+    more = np.linalg.solve(left, R @ to_numpy(x)) @ solved
+    return as_like(to_numpy(x) + more, x) / -n
 
 
 def _residual_products(

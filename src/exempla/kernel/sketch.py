@@ -29,8 +29,18 @@ import numpy as np
 
 from exempla.checks import is_real, whole_number
 from exempla.errors import ExemplaError
-from exempla.kernel.basis import IdentitySketch, KroneckerSketch, Sketch, SpanSketch
-from exempla.kernel.moments import LARGE, WHOLE, Moments, columns, limits, moments_bytes
+from exempla.kernel.basis import (
+    LARGE,
+    WHOLE,
+    IdentitySketch,
+    KroneckerSketch,
+    Moments,
+    Sketch,
+    SpanSketch,
+    columns,
+    limits,
+    moments_bytes,
+)
 from exempla.memory import announce, available_memory
 from exempla.oracles.base import Examples, Layer, Oracle, ScoreRows, Work
 from exempla.progress import say, track_rows
@@ -79,7 +89,7 @@ layer sees so many positions per coordinate of its wider side."""
 
 
 @dataclass(frozen=True)
-class Job:
+class FitCost:
     """Sizes that the cost of a fit depends on. A cost is (operations of passes, of algebra)."""
 
     parameters: int
@@ -147,7 +157,7 @@ class Job:
         return passes + moments + (rows + scored) * project, eigen + fisher
 
 
-def look_at(oracle: Oracle, examples: Examples) -> Job:
+def look_at(oracle: Oracle, examples: Examples) -> FitCost:
     """Measure the sizes of a job on the Fisher rows of a few examples."""
     n = len(examples)
     some = np.unique(np.linspace(0, n - 1, min(n, _N_PROBED)).astype(np.int64))
@@ -165,7 +175,7 @@ def look_at(oracle: Oracle, examples: Examples) -> Job:
             seen = reached  # one row per example, and long ones: the others are like them
             break
     missing = max(0.0, 1.0 - scored / seen)
-    return Job(oracle.n_parameters, n, count / seen, work, row_bytes, missing)
+    return FitCost(oracle.n_parameters, n, count / seen, work, row_bytes, missing)
 
 
 def basis_examples(layers: tuple[Layer, ...], work: Iterable[Work]) -> int:
@@ -289,7 +299,7 @@ class Price:
         """What the budget did not allow, in words."""
 
     @cached_property
-    def job(self) -> Job:
+    def job(self) -> FitCost:
         """Sizes measured on a few examples."""
         return look_at(self.oracle, self.examples)
 
@@ -363,7 +373,7 @@ def kronecker(oracle: Oracle, sample: Examples, width: int) -> KroneckerSketch:
     which the first one shows.
     """
     layers, whole, count = oracle.layers, WHOLE, len(sample)
-    room = MEMORY_SHARE * _free_memory(oracle)
+    room = MEMORY_SHARE * available_memory(getattr(oracle, "device", None))
     while whole > LEAST_WHOLE and moments_bytes(layers, width, oracle.itemsize, whole) > room:
         whole //= 2
     needed = moments_bytes(layers, width, oracle.itemsize, whole) + oracle.pass_bytes
@@ -378,13 +388,3 @@ def kronecker(oracle: Oracle, sample: Examples, width: int) -> KroneckerSketch:
     found = KroneckerSketch.of(layers, Moments.of(layers, rows, width, whole), width)
     found.built_bytes = needed
     return found
-
-
-def _free_memory(oracle: Oracle) -> int:
-    """Return the free memory of the device that the model is on."""
-    device = getattr(oracle, "device", None)
-    if getattr(device, "type", "cpu") != "cuda":
-        return available_memory()
-    import torch
-
-    return torch.cuda.mem_get_info(device)[0]

@@ -3,7 +3,9 @@
     influence[i, j] = s_iᵀ M⁻¹ s_j / n
 
 is what the log-likelihood of test example j loses, to first order, if training example i is
-removed. M is the model's Fisher matrix with penalty and damping. There are two ways to apply M⁻¹:
+removed. M is the model's Fisher matrix with penalty and damping. For models with a canonical link
+the Fisher matrix is the Hessian, and influence is that of Koh and Liang
+(`exempla.metrics.hessian_influence`). There are two ways to apply M⁻¹:
 
 * solve="sketch": by the sketch, with one mean eigenvalue for the residual (`embed`);
 * solve="exact": with the Fisher matrix of all parameters, by conjugate gradients. The sketch gives
@@ -76,32 +78,43 @@ class SetInfluence:
     steps: int
 
 
+def relative_influence(values: np.ndarray, own: np.ndarray) -> np.ndarray:
+    """Divide the influence of each training example by the root of its self-influence.
+
+    Among all examples that would move the model as far as this one, how strongly does it act on the
+    query (Barshan, Brunet and Dziugaite 2020)? Examples without self-influence get 0.
+    """
+    root = np.sqrt(own)[:, None]
+    return np.divide(values, root, out=np.zeros_like(values), where=root > 0)
+
+
 def query_influence(
     query: Query,
     dampings: list[float],
     mix: np.ndarray | None = None,
     solve: Solve = "sketch",
-    limit: int = _MAX_CG_STEPS,
 ) -> SetInfluence:
     """Compute the influence on each queried example, or on sums of them, averaged over models.
 
     `dampings` has one value per model. `mix`, (n_test, T), has the weights of T sums of queried
-    examples. Each exact solve takes at most `limit` passes over the training set.
+    examples.
     """
     if solve == "exact" and mix is None:
-        return _exact_in_blocks(query, dampings, limit)
-    found = (_one_model(query, i, damping, mix, solve, limit) for i, damping in enumerate(dampings))
-    return average(found, is_network_run(query.embeddings))
+        return _exact_in_blocks(query, dampings)
+    found = (_one_model(query, i, damping, mix, solve) for i, damping in enumerate(dampings))
+    evidence = query.embeddings[0].evidence
+    # only snapshots of one network's training are levelled
+    return average(found, evidence.from_run and evidence.weight_square is not None)
 
 
-def _exact_in_blocks(query: Query, dampings: list[float], limit: int) -> SetInfluence:
+def _exact_in_blocks(query: Query, dampings: list[float]) -> SetInfluence:
     """Solve for as many queried examples at a time as `MAX_SOLVE_BYTES` allows."""
     count, parameters = len(query), max(e.evidence.parameters for e in query.embeddings)
     width = int(np.clip(MAX_SOLVE_BYTES // (40 * parameters), 1, count))
     parts = []
     for start in range(0, count, width):
         block = query.take(np.arange(start, min(start + width, count)))
-        parts.append(query_influence(block, dampings, np.eye(len(block)), "exact", limit))
+        parts.append(query_influence(block, dampings, np.eye(len(block)), "exact"))
     return replace(
         max(parts, key=lambda found: found.residual),
         values=np.concatenate([found.values for found in parts], axis=1),
@@ -110,12 +123,6 @@ def _exact_in_blocks(query: Query, dampings: list[float], limit: int) -> SetInfl
 
 
 # ---- averaging over models and snapshots
-
-
-def is_network_run(embeddings: list[Embedding]) -> bool:
-    """Return True for snapshots of one network's training; only these are levelled."""
-    evidence = embeddings[0].evidence
-    return evidence.from_run and evidence.weight_square is not None
 
 
 def average(found: Iterable[SetInfluence], from_run: bool) -> SetInfluence:
@@ -148,7 +155,7 @@ def _column_sizes(values: np.ndarray) -> np.ndarray:
 
 
 def _one_model(
-    query: Query, place: int, damping: float, mix: np.ndarray | None, solve: Solve, limit: int
+    query: Query, place: int, damping: float, mix: np.ndarray | None, solve: Solve
 ) -> SetInfluence:
     embedding, examples = query.embeddings[place], query.examples[place]
     # The sketch answers where it is exact, and where the model offers no operator (not torch).
@@ -166,9 +173,9 @@ def _one_model(
         operator.score_sums(examples, query.labels, mix),
         _sketch_inverse(embedding, damping),
         _CG_TOLERANCE,
-        limit,
+        _MAX_CG_STEPS,
     )
-    steps = track(steps, "solving, one pass over the training set per step", limit)
+    steps = track(steps, "solving, one pass over the training set per step", _MAX_CG_STEPS)
     passes, (solution, residual) = deque(enumerate(steps, 1), maxlen=1).pop()
     solver = f"conjugate gradients, {passes} passes, residual {residual:.1e}"
     say(f"influence by {solver}")

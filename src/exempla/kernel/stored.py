@@ -28,16 +28,22 @@ from exempla.arrays import concatenate, to_numpy
 from exempla.errors import ExemplaError
 from exempla.io import read_seal, verified, write_sealed
 from exempla.kernel.basis import IdentitySketch, KroneckerSketch, Sketch, SpanSketch
-from exempla.kernel.damping import FisherEvidence
 from exempla.kernel.embed import (
     Embedding,
-    concatenate_models,
+    EmbeddingOptions,
     find_basis,
     refuse_unusable,
     unit_rows,
+    whiten_rows,
     with_rows,
 )
-from exempla.kernel.fisher import DiagonalMetric, FullMetric, Metric, estimate_fisher
+from exempla.kernel.fisher import (
+    DiagonalMetric,
+    FisherEvidence,
+    FullMetric,
+    Metric,
+    estimate_fisher,
+)
 from exempla.memory import announce, stored_bytes
 from exempla.oracles.base import Examples, Oracle
 from exempla.progress import counter, say
@@ -70,19 +76,21 @@ def embed_into_store(
     oracles: list[Oracle],
     trains: list[Examples],
     data: Any,
+    options: EmbeddingOptions,
     store: Path,
     part: tuple[int, int] | None,
-    chosen: dict[str, Any],
-    options: dict[str, Any],
+    score_options: dict[str, Any],
 ) -> list[Embedding]:
+    """Embed the training set with every model; with `part`, only make a part of the rows."""
+    about = {**options._asdict(), **score_options}
     count = len(trains[0])
     if part is not None and part[1] > count:
         raise ExemplaError(f"part is {part!r}, but there are only {count} training examples.")
     with disk_errors(store):
-        claim(store, identity_of(models, data, trains[0].labels, count, **chosen, **options))
+        claim(store, identity_of(models, data, trains[0].labels, count, **about))
     fitted = []
     for i, (oracle, train) in enumerate(zip(oracles, trains, strict=True)):
-        saved = _load_or_prepare(store / f"basis-{i}.npz", oracle, train, **chosen)
+        saved = _load_or_prepare(store / f"basis-{i}.npz", oracle, train, options)
         width, dtype = saved.probes.shape[1], saved.probes.dtype
         height = shard_height(count, width * dtype.itemsize)
         rows = RowSet(store / f"rows-{i}", count, width, dtype, height, {"basis": saved.digest})
@@ -174,9 +182,7 @@ def whiten_on_disk(embeddings: list[Embedding], values: list[float], unit: bool)
         missing = white.missing()
         with counter("whitening the training rows", sum(b - a for a, b in missing)) as bar:
             for start, stop in missing:
-                pairs = zip(embeddings, values, strict=True)
-                near = [(e, e.near_model(e.rows[start:stop]), d) for e, d in pairs]
-                rows = concatenate_models([to_numpy(e.metric.whiten(r, d)) for e, r, d in near])
+                rows = to_numpy(whiten_rows(embeddings, values, slice(start, stop)))
                 white.write(start, unit_rows(rows, overwrite=True) if unit else rows)
                 bar.update(stop - start)
     rows = white.finish()
@@ -214,12 +220,14 @@ class _SavedBasis(NamedTuple):
 _Prepared = tuple[Sketch, Metric, FisherEvidence]
 
 
-def _load_or_prepare(path: Path, oracle: Oracle, train: Examples, **chosen: Any) -> _SavedBasis:
+def _load_or_prepare(
+    path: Path, oracle: Oracle, train: Examples, options: EmbeddingOptions
+) -> _SavedBasis:
     """Read basis and metric from the store, or compute them and write the file if it is missing."""
 
     def prepare() -> _Prepared:
-        basis, positions = find_basis(oracle, train, **chosen)
-        return basis, *estimate_fisher(oracle, train, positions, basis, chosen["fisher"])
+        basis, positions = find_basis(oracle, train, options)
+        return basis, *estimate_fisher(oracle, train, positions, basis, options.fisher)
 
     if not path.exists():
         prepared = prepare()

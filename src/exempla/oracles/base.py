@@ -25,6 +25,8 @@ Labels = Literal["true", "predicted"]
 Side = Literal["inputs", "outputs"]
 """One of the two sides of a layer's scores: inputs a, or output gradients g."""
 
+CLASSES = ("bernoulli", "categorical")
+"""Likelihoods of one class out of several."""
 CLASS_CUT = 1e-4
 """Probability below which a class is dropped from a network's Fisher: such classes contribute
 almost nothing, and dropping them leaves a few rows per example instead of one per class."""

@@ -18,16 +18,14 @@ from typing import Any, Literal, NamedTuple, TypeVar, Unpack
 
 import numpy as np
 
-from exempla.arrays import real_numbers
-from exempla.checks import check_choice, check_k, whole_number
+from exempla.checks import check_k, whole_number
 from exempla.data import take_examples
 from exempla.errors import ExemplaError, ExemplaWarning
-from exempla.explainer import Explainer, KernelOptions, Side
+from exempla.explainer import Explainer, KernelOptions, Side, check_options
 from exempla.oracles.base import Labels
 from exempla.quality import judge_test
 from exempla.results import Explanation
 from exempla.selection import Selector
-from exempla.selection.select import SIDES
 from exempla.tasks.copies import Copies, overlap_sentence
 from exempla.tasks.mistakes import (
     TestLabelCheck,
@@ -178,15 +176,8 @@ def check_question(
     """Raise if an argument of a question is unusable whatever the data are."""
     if not (isinstance(k, str) and k == "auto") and (not whole_number(k) or k < 1):  # pyright: ignore[reportOperatorIssue]
         raise ExemplaError(f"k is {k!r}; give a whole number of at least 1, or 'auto'.")
-    check_choice("side", side, SIDES)
-    check_choice("labels", labels, ("true", "predicted"))
     check_ask(ask)
-    if selector is not None and not isinstance(selector, Selector):
-        raise ExemplaError(
-            f"selector={selector!r} is not a Selector: give SBQ(), TopInfluence(), …"
-        )
-    if weights is not None and real_numbers(weights, "weights").ndim > 1:
-        raise ExemplaError("explain answers one question: use explain_each for several.")
+    check_options(side, labels, selector, weights)
 
 
 def explain_from(

@@ -17,8 +17,8 @@ import numpy as np
 
 from exempla.checks import check_choice, check_rows
 from exempla.errors import ExemplaError
-from exempla.influence import CLASSES
 from exempla.oracles import is_checkpoint
+from exempla.oracles.base import CLASSES
 
 _ASK = ("errors", "all")
 ONE_CONFUSION = "errors:"

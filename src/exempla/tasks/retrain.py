@@ -29,10 +29,10 @@ from sklearn.pipeline import Pipeline
 
 from exempla.data import arrays_of, n_rows, take_examples, unpack
 from exempla.errors import ExemplaError
-from exempla.influence import CLASSES
 from exempla.oracles import is_boosted, make_oracle
+from exempla.oracles.base import CLASSES
 from exempla.oracles.sklearn.base import is_fitted, unwrap_estimator
-from exempla.quality import FEW, LOOKED_AT, Judged
+from exempla.quality import MAX_JUDGED, MIN_JUDGED, Judged
 
 _PROBE_ROWS = 300
 """Rows of a first fit, which tells whether a larger one is quick enough."""
@@ -307,7 +307,7 @@ def error_line(error: Exception) -> str:
 def judge_held_out(model: Any, train: Any, likelihood: str) -> Judged | None:
     """Judge copies of a scikit-learn model on training rows held out from them.
 
-    Copies are fitted to four fifths of at most `LOOKED_AT` rows and judged on the others: on each
+    Copies are fitted to four fifths of at most `MAX_JUDGED` rows and judged on the others: on each
     fifth in turn if the rows are few, otherwise on the first. None if the model cannot be refitted,
     or if that would take more than MAX_JUDGE_SECONDS.
     """
@@ -317,7 +317,7 @@ def judge_held_out(model: Any, train: Any, likelihood: str) -> Judged | None:
     try:
         check_fit(model, None)
         data = arrays_of(train, "training data")
-        rows = np.random.default_rng(0).permutation(n_rows(data[0]))[:LOOKED_AT]
+        rows = np.random.default_rng(0).permutation(n_rows(data[0]))[:MAX_JUDGED]
         start = time.perf_counter()
         _on_fifth(model, data, rows[:_PROBE_ROWS], 0)
         if (time.perf_counter() - start) * (len(rows) / _PROBE_ROWS) ** 2 > MAX_JUDGE_SECONDS:
@@ -327,7 +327,7 @@ def judge_held_out(model: Any, train: Any, likelihood: str) -> Judged | None:
     except (ExemplaError, TypeError, ValueError):  # cannot be refitted
         return None
     predicted, labels = (np.concatenate(side) for side in zip(*parts, strict=True))
-    if len(labels) < FEW:
+    if len(labels) < MIN_JUDGED:
         return None
     where = "training rows held out from a copy of it"
     return Judged(predicted, labels, likelihood in CLASSES, where)

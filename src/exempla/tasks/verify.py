@@ -29,9 +29,9 @@ from exempla.arrays import nbytes_of
 from exempla.checks import check_seed, check_times
 from exempla.data import absent_labels, arrays_of, listing, n_rows, take_examples
 from exempla.errors import ExemplaError
-from exempla.influence import CLASSES
 from exempla.memory import Forecast, explain_bytes
 from exempla.oracles import is_checkpoint, make_oracle
+from exempla.oracles.base import CLASSES
 from exempla.oracles.likelihoods import Likelihood
 from exempla.progress import waiting
 from exempla.results import Explanation, Question

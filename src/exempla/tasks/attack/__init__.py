@@ -31,8 +31,8 @@ from exempla.checks import (
 )
 from exempla.data import arrays_of, index_of, n_rows
 from exempla.errors import ExemplaError, UnsupportedModelError
-from exempla.kernel.damping import FisherEvidence, check_damping, resolve_damping
-from exempla.kernel.embed import embed_training_set
+from exempla.kernel.embed import EmbeddingOptions, embed_training_set
+from exempla.kernel.fisher import FisherEvidence, check_damping, resolve_damping
 from exempla.memory import IMPORT_BYTES, announce
 from exempla.oracles import is_trees, make_oracle
 from exempla.oracles.base import Examples, Oracle
@@ -315,7 +315,7 @@ def _relabel(
 ) -> Attack:
     """Return the training rows whose relabelling harms the test predictions most."""
     oracle: Any = make_oracle(model, parameters=parameters)
-    embedding = embed_training_set(oracle, train, fisher="true", sketch="auto", seed=seed)
+    embedding = embed_training_set(oracle, train, EmbeddingOptions(seed=seed))
     codes, classes = getattr(embedding.train, "codes", None), getattr(oracle, "classes", None)
     if codes is None or classes is None:
         raise UnsupportedModelError(

@@ -36,8 +36,8 @@ from exempla.arrays import (
     to_numpy,
 )
 from exempla.errors import ExemplaError, ExemplaWarning
-from exempla.kernel.damping import resolve_damping
-from exempla.kernel.embed import Embedding, embed_models, unit_rows
+from exempla.kernel.embed import Embedding, EmbeddingOptions, embed_models, unit_rows
+from exempla.kernel.fisher import resolve_damping
 from exempla.oracles import make_oracle
 from exempla.results import Selection
 from exempla.selection import SBQ, select
@@ -118,7 +118,7 @@ def view_versions(
     oracle = make_oracle(model).by_prediction()
     embedding = embed_models(
         [model], [oracle], [oracle.read(data, role="train")], data,
-        fisher="true", sketch=sketch, seed=seed, store=store,
+        EmbeddingOptions(sketch=sketch, seed=seed), store,
     )[0]  # fmt: skip
     repeated = np.repeat(calibration, 2)
     versions = (problem.inputs(repeated), problem.classes[codes.ravel()])

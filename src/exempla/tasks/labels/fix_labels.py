@@ -27,7 +27,7 @@ from exempla.arrays import is_sparse, nbytes_of
 from exempla.checks import check_choice, check_flag, check_folder, check_seed
 from exempla.data import n_rows, plain_labels
 from exempla.errors import ExemplaError
-from exempla.kernel.damping import check_damping
+from exempla.kernel.fisher import check_damping
 from exempla.kernel.sketch import check_sketch
 from exempla.memory import announce
 from exempla.progress import showing

@@ -20,7 +20,7 @@ from exempla.arrays import nbytes_of
 from exempla.checks import check_choice, check_flag, check_ids, check_k, check_seed
 from exempla.data import count_examples, take_examples
 from exempla.errors import ExemplaError, ExemplaWarning
-from exempla.kernel.damping import check_damping, resolve_damping
+from exempla.kernel.fisher import check_damping, resolve_damping
 from exempla.memory import COMPILER_BYTES, IMPORT_BYTES, announce
 from exempla.progress import showing, track
 from exempla.results import Selection
