@@ -41,7 +41,7 @@ from exempla.progress import showing
 from exempla.results import Answer
 from exempla.selection import Selector
 from exempla.tasks.candidates import Candidates, Pool
-from exempla.tasks.mistakes import check_ask, queried_rows
+from exempla.tasks.question import check_ask, queried_rows
 from exempla.tasks.retrain import check_fit, fitted, refit
 from exempla.tasks.verify import judge_rows
 

@@ -21,8 +21,8 @@ from exempla.progress import showing
 from exempla.results import Explanation, Question, Selection
 from exempla.selection import Selector, TopInfluence, select
 from exempla.selection.rows import RELATIVE_TIE, descending
-from exempla.tasks.copies import Copies
-from exempla.tasks.explain import check_question, pick, trusted_query
+from exempla.tasks.explain import check_question, pick
+from exempla.tasks.question import Copies, trusted_query
 from exempla.tasks.retrain import check_fit, fitted
 from exempla.tasks.verify import memory_forecast, with_removal
 

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -41,7 +40,6 @@ from exempla.kernel.embed import Embedding, embed_models, unit_rows
 from exempla.oracles import make_oracle
 from exempla.results import Selection
 from exempla.selection import SBQ, select
-from exempla.tasks.labels.problem import LabelProblem
 
 if TYPE_CHECKING:
     from exempla.tasks.labels.evidence import Evidence
@@ -94,22 +92,13 @@ class FisherView:
         return out
 
 
-def view_versions(
-    model: Any,
-    problem: LabelProblem,
-    calibration: np.ndarray,
-    codes: np.ndarray,
-    *,
-    sketch: str | int,
-    seed: int,
-    store: Path | None = None,
-) -> FisherView:
-    """Embed the training rows as given, and any calibration rows, each under its two codes (m, 2).
+def view_versions(evidence: Evidence, sketch: str | int) -> FisherView:
+    """Embed the training rows as given, and the calibration rows, each under its two codes.
 
-    `model` is fitted to the training rows alone. With two classes the scores of a row under both
-    labels point in exactly opposite directions; the longer one gives the direction of both. The
-    scores of the training rows are kept in the folder `store`, if one is given.
+    The model is fitted to the training rows alone. With two classes the scores of a row under both
+    labels point in exactly opposite directions; the longer one gives the direction of both.
     """
+    model, problem = evidence.last_step
     train = problem.train
     data = (problem.inputs(train), problem.labels(train))
     if problem.weights is not None:
@@ -118,10 +107,10 @@ def view_versions(
     oracle = make_oracle(model).by_prediction()
     embedding = embed_models(
         [model], [oracle], [oracle.read(data, role="train")], data,
-        fisher="true", sketch=sketch, seed=seed, store=store,
+        fisher="true", sketch=sketch, seed=evidence.seed, store=evidence.store,
     )[0]  # fmt: skip
-    repeated = np.repeat(calibration, 2)
-    versions = (problem.inputs(repeated), problem.classes[codes.ravel()])
+    repeated = np.repeat(evidence.calibration_rows, 2)
+    versions = (problem.inputs(repeated), problem.classes[evidence.calibration_codes.ravel()])
     rows, outside = embedding.embed(embedding.oracle.read(versions, role="test"), "true")
     more, lengths = _of_length_one(rows, outside)
     outside = outside / np.where(lengths > 0, lengths, 1.0) ** 2

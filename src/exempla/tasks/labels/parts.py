@@ -23,12 +23,10 @@ from exempla.data import listing
 from exempla.errors import ExemplaError
 from exempla.memory import announce
 from exempla.progress import track
-from exempla.tasks.labels.crossfit import make_learner, view_bytes
-from exempla.tasks.labels.evidence import Evidence, assess_predictions
-from exempla.tasks.labels.neighbours import Neighbours
+from exempla.tasks.labels.crossfit import SoftmaxRegression, make_learner, view_bytes
+from exempla.tasks.labels.evidence import Evidence, Neighbours, assess_predictions
 from exempla.tasks.labels.problem import LabelProblem, LabelRequest, read_rows
 from exempla.tasks.labels.result import LabelFixes
-from exempla.tasks.labels.softmax import SoftmaxRegression
 from exempla.tasks.labels.wrong import Assessment
 
 _WRAPPED = ("OneVsRestClassifier", "MultiOutputClassifier", "ClassifierChain")
@@ -62,10 +60,10 @@ def fix_label_sets(asked: LabelRequest) -> LabelFixes:
             most = f"The label {names[place]} is {same} given, but for one row at most"
             warnings.append(f"{most}: it was not judged.")
             continue
-        problem = LabelProblem(given.X, codes, both, n, given.weights)
         if learner is None:
-            found[place] = assess_predictions(_two(asked.probabilities, place, Y.shape), problem)
+            found[place] = assess_predictions(_two(asked.probabilities, place, Y.shape), codes, 2)
             continue
+        problem = LabelProblem(given.X, codes, both, n, given.weights)
         evidence = Evidence(learner, problem, seed=asked.seed + place)
         if found:  # the same rows for every label
             evidence.neighbours = near
@@ -208,7 +206,7 @@ def fix_token_labels(asked: LabelRequest) -> LabelFixes:
     if asked.probabilities is not None:
         if more:
             raise ExemplaError("probabilities are of the training tokens: leave curated out.")
-        found = assess_predictions(_stacked(asked.probabilities, words), problem)
+        found = assess_predictions(_stacked(asked.probabilities, words), codes, len(classes))
     else:
         X: Any = token_rows([*words, *more])
         X = X[:, np.bincount(X.indices, minlength=X.shape[1]) > 1]  # others help no other token

@@ -23,12 +23,11 @@ from scipy.sparse import csr_array
 from sklearn.linear_model import LogisticRegression, LogisticRegressionCV, Ridge, RidgeCV
 
 from exempla.arrays import Array, is_sparse
-from exempla.data import plain_labels, take_rows, unpack
+from exempla.data import plain_labels, row_hashes, take_rows, unpack
 from exempla.errors import ExemplaError
 from exempla.oracles import make_oracle
 from exempla.oracles.sklearn.unwrap import unwrap
 from exempla.selection.rows import tie_threshold
-from exempla.tasks.copies import row_hashes
 from exempla.tasks.retrain import is_module, refit, weight_argument
 from exempla.tasks.summarize.last_layer import LastLayer
 
