@@ -47,7 +47,7 @@ from exempla.tasks.verify import judge_rows
 
 BREADTH, LABELLED_BREADTH = 0.0, 0.5
 """Default share of picks made for all test predictions: without and with labels in the pool."""
-MAX_QUERIES = 1000
+_MAX_QUERIES = 1000
 """Queried examples that make up the target; a random sample of more."""
 _RANDOM_DRAWS = 20
 _RANDOM_SHARES = (0.0, 0.5, 1.0)
@@ -81,16 +81,7 @@ class Acquisition(Answer):
 
     Examples
     --------
-    >>> from sklearn.datasets import load_digits
-    >>> from sklearn.linear_model import LogisticRegression
-    >>> import exempla
-    >>> X, y = load_digits(return_X_y=True)
-    >>> model = LogisticRegression(max_iter=300).fit(X[:60] / 16, y[:60])
-    >>> found = exempla.acquire(
-    ...     model, (X[:60] / 16, y[:60]), X[60:900] / 16, (X[900:] / 16, y[900:]), k=10,
-    ...     progress=False)
-    >>> len(found), found.labelled, found.predicted["gain"] > found.predicted["random"]
-    (10, False, True)
+    See `acquire`.
     """
 
     weights: np.ndarray
@@ -279,6 +270,8 @@ def acquire(
     >>> X = rng.normal(size=(300, 4)); y = X[:, 0] + X[:, 1] > 0
     >>> model = LogisticRegression().fit(X[:20], y[:20])
     >>> found = acquire(model, (X[:20], y[:20]), X[20:200], (X[200:], y[200:]), 5, progress=False)
+    >>> len(found), found.labelled, found.predicted["gain"] > found.predicted["random"]
+    (5, False, True)
     >>> found.verify(labels=y[20:200]).queried[1] > 0.2
     True
     """
@@ -297,8 +290,8 @@ def acquire(
     with showing(explainer.progress):
         asked = queried_rows(explainer, test, ask)
         queried = used = np.arange(count_examples(test) or 0) if asked is None else asked
-        if len(queried) > MAX_QUERIES:
-            used = np.sort(rng.choice(queried, MAX_QUERIES, False))
+        if len(queried) > _MAX_QUERIES:
+            used = np.sort(rng.choice(queried, _MAX_QUERIES, False))
         request = _Request(model, train, pool, test, queried, fit)
         seen, query = Pool(explainer, pool, test, selector, root_costs), take_examples(test, used)
         by_labels = seen.labelled and not seen.is_text

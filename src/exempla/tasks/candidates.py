@@ -23,7 +23,7 @@ from exempla.oracles.base import ScoreRows, in_float64
 from exempla.progress import track_rows
 from exempla.selection import SBQ, Selector, TopInfluence, select
 
-NOISE_SHARE = 0.1
+_NOISE_SHARE = 0.1
 """Noise of the default selector as a share of n. At 1 the gains are the exact variance reductions
 if all labels were observed with the model's own label noise; less noise asks for more diversity."""
 _PROBES, _PROBE_EXAMPLES = 4, 256
@@ -95,7 +95,7 @@ class Pool:
         # the tokens of a text are its label
         self.is_text = self.models[0][0].oracle.likelihood == "causal_lm"
         self.unit = self.is_text and explainer.normalize
-        usual = TopInfluence() if self.unit else SBQ(noise=NOISE_SHARE * explainer.n_train)
+        usual = TopInfluence() if self.unit else SBQ(noise=_NOISE_SHARE * explainer.n_train)
         self.selector = usual if selector is None else selector
         self.test, self.root_costs, self.n_train = test, root_costs, explainer.n_train
 

@@ -38,7 +38,7 @@ ONE_CONFUSION = "errors:"
 """Prefix of a question about one confusion: errors:spam->ham, or errors:spam→ham."""
 MIN_TEST_ROWS = 100
 """Labelled test rows needed to estimate how many of their labels are wrong."""
-MAX_CLASSES = 1000
+_MAX_CLASSES = 1000
 """Classes up to which the table of class probabilities is worth its memory."""
 MIN_COSINE = 0.99
 """Cosine of the Fisher kernel from which on two rows count as near copies."""
@@ -190,7 +190,7 @@ def check_test_labels(
     if len(labels) < MIN_TEST_ROWS or predicted.shape != labels.shape:
         return nothing
     classes, codes = np.unique(np.concatenate([labels, predicted]), return_inverse=True)
-    if not 2 <= len(classes) <= MAX_CLASSES:
+    if not 2 <= len(classes) <= _MAX_CLASSES:
         return nothing
     from exempla.tasks.labels.evidence import assess_predictions
 
@@ -242,7 +242,7 @@ class TrustedQuery(NamedTuple):
     def answered(self, found: _Found, explainer: Explainer, test: Any, **more: Any) -> _Found:
         """Return the answer with its question in terms of all test data, and what was noticed."""
         assert found.question is not None
-        overlap = overlap_sentence(explainer.train_data, test, self.rows)
+        overlap = _overlap_sentence(explainer.train_data, test, self.rows)
         check = self.check
         return replace(
             found,
@@ -352,7 +352,7 @@ class Copies:
         return [np.flatnonzero(owner == i) for i in range(len(leaders))]
 
 
-def overlap_sentence(train: Any, test: Any, rows: np.ndarray | None) -> str:
+def _overlap_sentence(train: Any, test: Any, rows: np.ndarray | None) -> str:
     """Return a warning if queried test rows are also training rows; "" otherwise.
 
     Only inputs are compared: a copy under another label is a leak, too.

@@ -72,6 +72,59 @@ class Learner:
                 return out
             return np.maximum(log_likelihoods(make_oracle(fitted), X, self.classes), out)
 
+    def out_of_fold(
+        self,
+        problem: LabelProblem,
+        seed: int,
+        *,
+        learn_from: np.ndarray | None = None,
+        columns: Columns | None = None,
+        what: str = "cross-validation",
+    ) -> tuple[np.ndarray, Columns]:
+        """Return log p(c | x) of every row by a model fitted to the other folds, and its columns.
+
+        Training and curated rows share the folds. Rows of one group (`problem.groups`) stay
+        together. Models learn from the rows of the mask `learn_from`; all rows are predicted.
+        Without `columns` the classes to keep are chosen by these predictions.
+        """
+        allowed = np.ones(len(problem), dtype=bool) if learn_from is None else learn_from
+        rng, size = np.random.default_rng(seed), max(1, BLOCK_BYTES // (8 * len(problem.classes)))
+        if problem.groups is None:
+            fold = stratified_folds(problem.codes, FOLDS, rng)
+        else:
+            members, place = np.unique(problem.groups, return_inverse=True)
+            fold = (rng.permutation(len(members)) % FOLDS)[place]
+
+        def blocks() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+            for f in track(range(FOLDS), what, FOLDS):
+                held = np.flatnonzero(fold == f)
+                if len(held):
+                    model = self.fitted(problem, np.flatnonzero(allowed & (fold != f)), seed + f)
+                    for rows in np.split(held, np.arange(size, len(held), size)):
+                        yield rows, self.log_proba(model, problem.inputs(rows))
+
+        return gathered(blocks(), problem.codes, len(problem.classes), columns)
+
+    def with_regularisation(self, factor: float) -> Learner | None:
+        """Return the learner with its C multiplied (its alpha divided) by a factor.
+
+        None if the model has no such parameter or does not use it.
+        """
+        model = self.model
+        if self.fit is not None or not hasattr(model, "get_params"):
+            return None
+        steps = getattr(model, "steps", None)
+        prefix = f"{steps[-1][0]}__" if steps else ""
+        parameters = model.get_params()
+        for name, power in (("C", 1.0), ("alpha", -1.0)):
+            value = parameters.get(prefix + name)
+            used = parameters.get(f"{prefix}penalty", "") is not None
+            if used and isinstance(value, Real) and 0 < float(value) < np.inf:
+                other: Any = clone(model)
+                other.set_params(**{prefix + name: value * factor**power})
+                return replace(self, model=other)
+        return None
+
 
 def log_likelihoods(oracle: Any, X: Any, classes: np.ndarray) -> np.ndarray:
     """log p(c | x) of every class by an oracle, (n, C)."""
@@ -152,61 +205,9 @@ def gathered(
     return view, columns
 
 
-def out_of_fold(
-    learner: Learner,
-    problem: LabelProblem,
-    seed: int,
-    *,
-    learn_from: np.ndarray | None = None,
-    columns: Columns | None = None,
-    what: str = "cross-validation",
-) -> tuple[np.ndarray, Columns]:
-    """Return log p(c | x) of every row by a model fitted to the other folds, and its columns.
-
-    Training and curated rows share the folds. Rows of one group (`problem.groups`) stay together.
-    Models learn from the rows of the mask `learn_from`; all rows are predicted. Without `columns`
-    the classes to keep are chosen by these predictions.
-    """
-    allowed = np.ones(len(problem), dtype=bool) if learn_from is None else learn_from
-    rng, size = np.random.default_rng(seed), max(1, BLOCK_BYTES // (8 * len(problem.classes)))
-    if problem.groups is None:
-        fold = stratified_folds(problem.codes, FOLDS, rng)
-    else:
-        members, place = np.unique(problem.groups, return_inverse=True)
-        fold = (rng.permutation(len(members)) % FOLDS)[place]
-
-    def blocks() -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        for f in track(range(FOLDS), what, FOLDS):
-            held = np.flatnonzero(fold == f)
-            if len(held):
-                model = learner.fitted(problem, np.flatnonzero(allowed & (fold != f)), seed + f)
-                for rows in np.split(held, np.arange(size, len(held), size)):
-                    yield rows, learner.log_proba(model, problem.inputs(rows))
-
-    return gathered(blocks(), problem.codes, len(problem.classes), columns)
-
-
 def view_bytes(rows: int, n_classes: int) -> float:
     """Return the bytes that six views of this many rows take, with a block of all classes each."""
     return rows * min(n_classes, MAX_CLASSES) * 52.0 + 6.0 * BLOCK_BYTES
-
-
-def with_regularisation(learner: Learner, factor: float) -> Learner | None:
-    """Return the learner with its C multiplied (its alpha divided) by a factor; None if the model
-    has no such parameter or does not use it."""
-    model = learner.model
-    if learner.fit is not None or not hasattr(model, "get_params"):
-        return None
-    steps = getattr(model, "steps", None)
-    prefix = f"{steps[-1][0]}__" if steps else ""
-    parameters = model.get_params()
-    for name, power in (("C", 1.0), ("alpha", -1.0)):
-        value = parameters.get(prefix + name)
-        used = parameters.get(f"{prefix}penalty", "") is not None
-        if used and isinstance(value, Real) and 0 < float(value) < np.inf:
-            copy: Any = clone(model)
-            return replace(learner, model=copy.set_params(**{prefix + name: value * factor**power}))
-    return None
 
 
 def cross_validated_numbers(

@@ -22,7 +22,7 @@ import warnings
 from collections import defaultdict
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,15 +37,7 @@ from exempla.errors import ExemplaError, ExemplaWarning, UnsupportedModelError
 from exempla.kernel.sketch import auto_width
 from exempla.oracles import make_oracle, make_oracles, with_runs
 from exempla.progress import track
-from exempla.tasks.labels.crossfit import (
-    BLOCK_BYTES,
-    Columns,
-    Learner,
-    gathered,
-    log_likelihoods,
-    out_of_fold,
-    with_regularisation,
-)
+from exempla.tasks.labels.crossfit import BLOCK_BYTES, Columns, Learner, gathered, log_likelihoods
 from exempla.tasks.labels.fisher import FisherView, view_versions
 from exempla.tasks.labels.problem import LabelProblem
 from exempla.tasks.labels.wrong import Assessment, assess
@@ -163,7 +155,7 @@ def find_conflicts(X: Any, labels: np.ndarray, near: Neighbours | None = None) -
     return found[:_MAX_PAIRS]
 
 
-def cosine_rows(X: Any, seed: int) -> Any:
+def _cosine_rows(X: Any, seed: int) -> Any:
     """Return unit rows, dense or sparse, whose products are cosines; None if X are no numbers."""
     if is_sparse(X):
         return normalize(X.tocsr().astype(np.float64)) if X.shape[1] else None
@@ -243,7 +235,7 @@ class Evidence:
 
     @cached_property
     def _first_draw(self) -> tuple[np.ndarray, Columns]:
-        return self.out_of_fold(self.problem, self.seed)
+        return self.learner.out_of_fold(self.problem, self.seed)
 
     @property
     def cross_fitted(self) -> np.ndarray:
@@ -255,31 +247,27 @@ class Evidence:
         """The classes that predictions are kept of."""
         return self._first_draw[1]
 
-    def out_of_fold(self, problem: LabelProblem, seed: int, **options: Any) -> Any:
-        """Return predictions by models of the other folds; see `crossfit.out_of_fold`."""
-        return out_of_fold(self.learner, problem, seed, **options)
-
     @cached_property
     def views(self) -> dict[str, np.ndarray]:
         """All predictions by models that have not seen the row's label, by name."""
         problem, seed, columns = self.problem, self.seed, self.columns
         draws, size = [np.exp(self.cross_fitted)], len(problem) * max(columns.n_classes, 10)
+        again = partial(self.learner.out_of_fold, problem, columns=columns)
         for draw in range(1, _DRAWS if size <= _MAX_REPEATED else 1):
-            draws.append(np.exp(self.out_of_fold(problem, seed + 101 * draw, columns=columns)[0]))
+            draws.append(np.exp(again(seed + 101 * draw)[0]))
         mean = np.log(np.maximum(np.mean(draws, axis=0), 1e-12))
         views = {"cross-validated models": mean}
         for place, (name, factor) in enumerate(_REGULARISATION.items()):
-            other = with_regularisation(self.learner, factor)
+            other = self.learner.with_regularisation(factor)
             if other is not None and size <= _MAX_VARIED:
-                options: Any = {"columns": columns, "what": name}
-                views[name] = out_of_fold(other, problem, seed + 303 + place, **options)[0]
+                view = other.out_of_fold(problem, seed + 303 + place, columns=columns, what=name)
+                views[name] = view[0]
         if self.neighbours is not None:
             views["nearest rows"] = self.neighbours.log_votes(problem.codes, columns)
         if self.trusted:
             name = "models of the trusted rows alone"
             trusted = np.arange(len(problem)) >= problem.n_train
-            options = {"learn_from": trusted, "columns": columns, "what": name}
-            views[name] = self.out_of_fold(problem, seed + 404, **options)[0]
+            views[name] = again(seed + 404, learn_from=trusted, what=name)[0]
         return views
 
     def assess(self, original: np.ndarray | None = None) -> Assessment:
@@ -298,7 +286,7 @@ class Evidence:
     @cached_property
     def comparable(self) -> Any:
         """Unit rows by which they are compared; None if there is nothing to compare."""
-        return cosine_rows(self.last_step[1].X, self.seed)
+        return _cosine_rows(self.last_step[1].X, self.seed)
 
     @cached_property
     def neighbours(self) -> Neighbours | None:

@@ -44,7 +44,7 @@ from exempla.selection import SBQ, select
 if TYPE_CHECKING:
     from exempla.tasks.labels.evidence import Evidence
 
-LABEL_DAMPING = 10.0
+_LABEL_DAMPING = 10.0
 """In units of the mean energy of one Fisher row ("per-row")."""
 BLOCK = 4096
 
@@ -73,7 +73,7 @@ class FisherView:
         rows = concatenate([given, self.more[more]])
         return to_numpy(unit_rows(e.metric.whiten(rows, damping), beyond))
 
-    def damping(self, multiple: float = LABEL_DAMPING) -> float:
+    def damping(self, multiple: float = _LABEL_DAMPING) -> float:
         """Return a multiple of the mean energy of one Fisher row."""
         return multiple * resolve_damping("auto", self.embedding.evidence, use="labels").value
 
@@ -171,10 +171,8 @@ def rank_by_sbq(
     rest = np.setdiff1d(np.arange(n), picked.indices)
     rest = rest[np.argsort(levels(z[rest], size), kind="stable")]
     order = np.concatenate([picked.indices, rest])[:k]
-    weights = np.zeros(max(len(order), len(picked)))
-    weights[: len(picked)] = picked.weights
     return order, {
-        "weights": weights[: len(order)],
+        "weights": np.pad(picked.weights, (0, len(order) - len(picked))),
         "explained": picked.explained,
         "variance": picked.variance,
         "damping": value,

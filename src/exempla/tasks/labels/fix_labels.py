@@ -4,11 +4,11 @@ The files of this package, in the order in which they build on each other:
 
     problem      the input, checked
     crossfit     how the model is refitted; cross-validated predictions
-    decisions    probabilities after some labels have been checked
     wrong        P(label is wrong), the order and the count
     fisher       the paper's ranking, and the examples that contradict a label
     evidence     all predictions about one problem; duplicates with different labels
     parts, regression, annotators      the other kinds of labels
+    decisions    probabilities after some labels have been checked (`exempla review`)
     result       `LabelFixes`
 """
 
@@ -140,6 +140,8 @@ def fix_labels(
     (True, True)
     >>> len(fixes.contradicting[0].indices) > 0
     True
+    >>> fixes.to_frame().columns.tolist()
+    ['rank', 'index', 'given', 'suggested', 'probability', 'verdict', 'alignment']
     """
     check_choice("method", method, _METHODS)
     check_flag("progress", progress)

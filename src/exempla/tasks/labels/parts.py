@@ -48,7 +48,13 @@ def fix_label_sets(asked: LabelRequest) -> LabelFixes:
     model = asked.model
     model = model.estimator if type(model).__name__ in _WRAPPED else model
     both = np.array([0, 1])
-    learner = None if asked.probabilities is not None else make_learner(model, both, asked.fit)
+    present = None if asked.probabilities is None else np.asarray(asked.probabilities)
+    if present is not None and present.shape != Y.shape:
+        raise ExemplaError(
+            f"probabilities have shape {present.shape}; give that of every label to be present, "
+            f"{Y.shape}."
+        )
+    learner: Any = make_learner(model, both, asked.fit) if present is None else None
     announce(view_bytes(len(Y), 2) + 80.0 * n * L, f"{n:,} rows of {L:,} labels")
     found: dict[int, Assessment] = {}
     warnings: list[str] = []
@@ -60,8 +66,9 @@ def fix_label_sets(asked: LabelRequest) -> LabelFixes:
             most = f"The label {names[place]} is {same} given, but for one row at most"
             warnings.append(f"{most}: it was not judged.")
             continue
-        if learner is None:
-            found[place] = assess_predictions(_two(asked.probabilities, place, Y.shape), codes, 2)
+        if present is not None:
+            p = np.column_stack([1.0 - present[:, place], present[:, place]])
+            found[place] = assess_predictions(p, codes, 2)
             continue
         problem = LabelProblem(given.X, codes, both, n, given.weights)
         evidence = Evidence(learner, problem, seed=asked.seed + place)
@@ -107,17 +114,6 @@ def _joined(found: dict[int, Assessment], Y: np.ndarray) -> Assessment:
         interval=(float(low), float(min(high, Y.size))),
         used=tuple(dict.fromkeys(name for one in found.values() for name in one.used)),
     )
-
-
-def _two(probabilities: Any, place: int, shape: tuple[int, int]) -> np.ndarray:
-    """(n, 2): of one label, absent and present."""
-    values = np.asarray(probabilities)
-    if values.shape != shape:
-        raise ExemplaError(
-            f"probabilities have shape {values.shape}; give that of every label to be present, "
-            f"{shape}."
-        )
-    return np.column_stack([1.0 - values[:, place], values[:, place]])
 
 
 def _dense(data: Any) -> tuple[Any, list[Any]]:
