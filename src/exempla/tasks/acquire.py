@@ -131,7 +131,7 @@ class Acquisition(Answer):
         """
         request = self.request if fit is None else self.request._replace(fit=fit)
         check_fit(request.first, request.fit)
-        values = unpack(request.pool, []).y if labels is None else np.asarray(labels)
+        values = unpack(request.pool, []).y if labels is None else labels
         if values is None:
             raise ExemplaError("The pool has no labels: give labels= to verify the picks.")
         if len(values) not in (len(self), self.n_pool):
@@ -139,8 +139,7 @@ class Acquisition(Answer):
                 f"labels has {len(values)} entries: give one for each of the {self.n_pool} pool "
                 f"rows or of the {len(self)} picked rows."
             )
-        whole = len(values) == self.n_pool
-        values = np.asarray(values)
+        whole, values = len(values) == self.n_pool, np.asarray(values)
         own, runs = values[self.indices] if whole else values, []
         for seed in range(seeds):
             arms = [(self.indices[:0], own[:0]), (self.indices, own)]

@@ -17,7 +17,6 @@ model without scores, the most similar rows of another label are taken.
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -34,12 +33,12 @@ from exempla.arrays import (
     row_squares,
     to_numpy,
 )
-from exempla.errors import ExemplaError, ExemplaWarning
+from exempla.errors import ExemplaError
 from exempla.kernel.damping import resolve_damping
 from exempla.kernel.embed import Embedding, embed_models, unit_rows
 from exempla.oracles import make_oracle
-from exempla.results import Selection
-from exempla.selection import SBQ, select
+from exempla.selection import SBQ
+from exempla.selection.select import quiet_select
 
 if TYPE_CHECKING:
     from exempla.tasks.labels.evidence import Evidence
@@ -167,7 +166,7 @@ def rank_by_sbq(
     size = float(np.abs(z).max())
     opponents = int((z[:n] < -TIE * size).sum())
     picks = min(n if k is None else k, max(opponents, 1), MOST_PICKS)
-    picked = _opponents(unit[:n], mu, picks, noise)
+    picked = quiet_select(unit[:n], mu, picks, SBQ(noise=noise), side="opponents")
     rest = np.setdiff1d(np.arange(n), picked.indices)
     rest = rest[np.argsort(levels(z[rest], size), kind="stable")]
     order = np.concatenate([picked.indices, rest])[:k]
@@ -183,12 +182,6 @@ def rank_by_sbq(
         "alignment": z[order],
         "method": "sbq",
     }
-
-
-def _opponents(rows: np.ndarray, target: np.ndarray, k: int, noise: float) -> Selection:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ExemplaWarning)  # fewer than k is no news
-        return select(rows, target, k, SBQ(noise=noise), side="opponents")
 
 
 def _choose_damping(evidence: Evidence, view: FisherView) -> tuple[float, str]:
@@ -282,7 +275,8 @@ class ContradictingExamples:
         target, anchors = view.unit(np.array([row]), damping)[0], self._anchors[others]
         if not np.any(target):
             return np.array([], dtype=np.int64), np.array([])
-        chosen = _opponents(anchors, target, min(self._count, len(anchors)), _NOISE)
+        most = min(self._count, len(anchors))
+        chosen = quiet_select(anchors, target, most, SBQ(noise=_NOISE), side="opponents")
         against = chosen.weights < 0
         found, weights = chosen.indices[against], -chosen.weights[against]
         order = np.argsort(-levels(weights), kind="stable")

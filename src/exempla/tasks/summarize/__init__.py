@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -24,9 +24,9 @@ from exempla.kernel.damping import check_damping, resolve_damping
 from exempla.memory import COMPILER_BYTES, IMPORT_BYTES, announce
 from exempla.progress import showing, track
 from exempla.results import Selection
-from exempla.selection import SBQ, NonNegative, Selector, select
+from exempla.selection import SBQ, NonNegative, Selector
 from exempla.selection.nnls import nonnegative_minimum
-from exempla.selection.select import MAX_FLOAT64_ENTRIES
+from exempla.selection.select import MAX_FLOAT64_ENTRIES, quiet_select
 from exempla.tasks.retrain import check_fit, fitted
 from exempla.tasks.summarize.last_layer import LastLayer, read_last_layer
 from exempla.tasks.summarize.posterior import (
@@ -87,18 +87,13 @@ def _choose(
     pool.mark_classes(codes, by_class)
     if selector is None:
         selector = NonNegative() if k <= _MOST_NONNEGATIVE else SBQ(noise=NOISE * pool.typical)
-    with warnings.catch_warnings():
-        # fewer picks than k are filled up below
-        warnings.simplefilter("ignore", ExemplaWarning)
-        found = select(pool.rows, pool.target, k, selector)
+    found = quiet_select(pool.rows, pool.target, k, selector)
     picked = found.indices
     if len(picked) < k:
         rest = fillers[~np.isin(fillers, picked)]
         picked = np.concatenate([picked, rest[: k - len(picked)]])
     if len(pool.shares):
         picked = with_every_class(picked, codes[pool.examples], pool.rows, pool.target)
-    gains = np.zeros(k)
-    gains[: len(found.gains)] = found.gains
     weights = fit_weights(pool.rows[picked], pool.target, _RIDGE * pool.typical)
     apart = pool.target - weights @ pool.rows[picked]
     mmd2, norm2 = float(apart @ apart), float(pool.target @ pool.target)
@@ -106,7 +101,7 @@ def _choose(
         found,
         indices=pool.examples[picked],
         weights=weights,
-        gains=gains,
+        gains=np.pad(found.gains, (0, k - len(found.gains))),
         mmd2=mmd2,
         variance=mmd2,
         explained=1.0 - mmd2 / norm2,
@@ -220,7 +215,6 @@ class Summary(Selection):
 
 
 Total = Literal["auto", "k", "n"]
-TOTALS = ("auto", "k", "n")
 
 
 def summarize(
@@ -297,7 +291,7 @@ def summarize(
     >>> summarize(LogisticRegression(), (X, y), k=20, total="n", progress=False)
     Summary: 20 weighted training examples stand for 569; their weights sum to 569.
     """
-    check_choice("total", total, TOTALS)
+    check_choice("total", total, get_args(Total))
     shrunk = resolve_damping(check_damping(damping, "summary"), None, use="summary")
     if isinstance(model, list | tuple):
         raise ExemplaError("summarize takes one model, not a list: the summary is for its refit.")
