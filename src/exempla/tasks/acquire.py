@@ -81,7 +81,16 @@ class Acquisition(Answer):
 
     Examples
     --------
-    See `acquire`.
+    >>> from sklearn.datasets import load_digits
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> import exempla
+    >>> X, y = load_digits(return_X_y=True)
+    >>> model = LogisticRegression(max_iter=300).fit(X[:60] / 16, y[:60])
+    >>> found = exempla.acquire(
+    ...     model, (X[:60] / 16, y[:60]), X[60:900] / 16, (X[900:] / 16, y[900:]), k=10,
+    ...     progress=False)
+    >>> len(found), found.labelled, found.predicted["gain"] > found.predicted["random"]
+    (10, False, True)
     """
 
     weights: np.ndarray
@@ -269,8 +278,6 @@ def acquire(
     >>> X = rng.normal(size=(300, 4)); y = X[:, 0] + X[:, 1] > 0
     >>> model = LogisticRegression().fit(X[:20], y[:20])
     >>> found = acquire(model, (X[:20], y[:20]), X[20:200], (X[200:], y[200:]), 5, progress=False)
-    >>> len(found), found.labelled, found.predicted["gain"] > found.predicted["random"]
-    (5, False, True)
     >>> found.verify(labels=y[20:200]).queried[1] > 0.2
     True
     """

@@ -32,7 +32,15 @@ from exempla.tasks.verify import memory_forecast, with_removal
 class Cleaning(Explanation):
     """Training examples to remove, most harmful first; `.verify()` retrains without them.
 
-    See `clean` for an example.
+    >>> from sklearn.datasets import load_breast_cancer
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> from sklearn.preprocessing import scale
+    >>> import exempla
+    >>> X, y = load_breast_cancer(return_X_y=True)
+    >>> X, model = scale(X), LogisticRegression()
+    >>> found = exempla.clean(model, (X[:300], y[:300]), (X[300:], y[300:]), k=5, progress=False)
+    >>> bool((found.effect > 0).all()), found.to_frame().columns[-1]
+    (True, 'effect')
     """
 
     effect: np.ndarray = field(default_factory=lambda: np.zeros(0))
@@ -106,8 +114,6 @@ def clean(
     >>> harmful = clean(model, train, test, k=30, ask="all", progress=False)
     >>> bool(np.mean(harmful.indices < 30) > 0.5)
     True
-    >>> bool((harmful.effect > 0).all()), harmful.to_frame().columns[-1]
-    (True, 'effect')
     """
     started = time.perf_counter()
     check_question(k, "opponents", "true", ask, selector)

@@ -336,7 +336,7 @@ def judge_held_out(model: Any, train: Any, likelihood: str) -> Judged | None:
 def _on_fifth(model: Any, data: Any, rows: np.ndarray, i: int) -> tuple[np.ndarray, np.ndarray]:
     """Return predictions and labels of the i-th fifth, by a copy fitted to the other rows."""
     out, kept = rows[i::5], np.delete(rows, np.s_[i::5])
-    oracle = make_oracle(refit(model, *take_examples(data, kept), None, 0), "auto")
+    oracle = make_oracle(refit(model, *take_examples(data, kept), fit=None, seed=0), "auto")
     read = oracle.read(take_examples(data[:2], out), role="test")
     predicted, labels = np.asarray(oracle.predict(read)), np.asarray(read.labels)
     if predicted.shape != labels.shape or labels.ndim != 1:

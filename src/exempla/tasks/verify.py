@@ -157,7 +157,7 @@ class _Retrainer:
     def judged(self, removed: np.ndarray, seed: int, *sets: Any) -> list[tuple[np.ndarray, Any]]:
         """Return log-likelihood and correctness of the rows of each set after retraining."""
         kept = take_examples(self._data, np.setdiff1d(np.arange(self.n), removed))
-        model = refit(self._model, *kept, self._fit, seed)
+        model = refit(self._model, *kept, fit=self._fit, seed=seed)
         return [judge_rows(model, data, self._likelihood, kept[:2]) for data in sets]
 
     def is_quick(self, removed: np.ndarray, seconds: float) -> bool:
@@ -169,7 +169,7 @@ class _Retrainer:
         order = np.random.default_rng(0).permutation(self.n)
         for rows in (order[:_PROBE_ROWS], order[: max(_PROBE_ROWS, self.n // 4)]):
             start = time.perf_counter()
-            refit(self._model, *take_examples(self._data, rows), self._fit, 0)
+            refit(self._model, *take_examples(self._data, rows), fit=self._fit, seed=0)
             took = 3 * (time.perf_counter() - start)  # all rows, without these, without random ones
             if took * self.n / len(rows) <= seconds or took > seconds:
                 return took <= seconds
@@ -247,7 +247,16 @@ class Verification:
 
     Examples
     --------
-    See `verify`.
+    >>> from sklearn.datasets import load_breast_cancer
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> from sklearn.preprocessing import scale
+    >>> import exempla
+    >>> X, y = load_breast_cancer(return_X_y=True)
+    >>> X, model = scale(X), LogisticRegression()
+    >>> model = model.fit(X[:300], y[:300])
+    >>> found = exempla.explain_errors(model, (X[:300], y[:300]), (X[300:], y[300:]), k=5)
+    >>> found.verify(seeds=2).table.columns[:3].tolist()
+    ['judged', 'arm', 'accuracy']
     """
 
     runs: pd.DataFrame
@@ -334,8 +343,6 @@ def verify(
     >>> better = checked.mean("queried", "selected removed")
     >>> better > checked.mean("queried", "random removed")
     True
-    >>> checked.table.columns[:3].tolist()
-    ['judged', 'arm', 'accuracy']
     """
     question = explanation.question
     if question is None:

@@ -195,7 +195,14 @@ class Summary(Selection):
 
     Examples
     --------
-    See `summarize`.
+    >>> from sklearn.datasets import load_breast_cancer
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> from sklearn.preprocessing import scale
+    >>> import exempla
+    >>> X, y = load_breast_cancer(return_X_y=True)
+    >>> X, model = scale(X), LogisticRegression()
+    >>> exempla.summarize(model, (X, y), k=20, total="n", progress=False)
+    Summary: 20 weighted training examples stand for 569; their weights sum to 569.
     """
 
     k: int
@@ -288,8 +295,6 @@ def summarize(
     >>> small = LogisticRegression().fit(X[few.indices], y[few.indices], sample_weight=few.weights)
     >>> bool(small.score(X, y) > 0.95)
     True
-    >>> summarize(LogisticRegression(), (X, y), k=20, total="n", progress=False)
-    Summary: 20 weighted training examples stand for 569; their weights sum to 569.
     """
     check_choice("total", total, get_args(Total))
     shrunk = resolve_damping(check_damping(damping, "summary"), None, use="summary")
