@@ -40,8 +40,8 @@ from sklearn.preprocessing import StandardScaler
 
 import exempla
 from benchmarks.label_jobs import FIELDS, OUT
+from exempla.tasks.labels.crossfit import SoftmaxRegression
 from exempla.tasks.labels.parts import token_rows
-from exempla.tasks.labels.softmax import SoftmaxRegression
 from experiments.enron import messages
 from experiments.paper_cnn import read_idx
 

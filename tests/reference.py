@@ -6,6 +6,7 @@ import numpy as np
 
 from exempla.arrays import to_numpy
 from exempla.oracles.base import Oracle
+from exempla.tasks.labels.crossfit import Columns
 
 
 def dense_rows(batches) -> np.ndarray:
@@ -27,3 +28,8 @@ def dense_kernel(oracle: Oracle, train, test, damping: float, empirical: bool = 
     S, Z = dense_rows(oracle.scores(train)), dense_rows(oracle.scores(test))
     solved = np.linalg.solve(M, Z.T)
     return S @ solved, np.einsum("ij,ji->i", Z, solved)
+
+
+def all_columns(given: np.ndarray, n_classes: int) -> Columns:
+    """Columns of predictions that hold every class."""
+    return Columns(np.tile(np.arange(n_classes), (len(given), 1)), given, n_classes)

@@ -1,4 +1,4 @@
-"""The user's data: split it into X, y and weights, count, take and stack rows.
+"""The user's data: split it into X, y and weights, count, take, stack and hash rows.
 
 Data are `(X, y)`, `(X, y, sample_weight)`, or X alone. A tuple always means this, so a tuple of
 rows must be passed as a list.
@@ -13,6 +13,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
+from hashlib import blake2b
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -289,6 +290,39 @@ def _stack_frames(first: Any, second: Any) -> Any:
             second = pd.Series(list(second), name=first.name)
     parts: list[Any] = [first, second]
     return pd.concat(parts, ignore_index=True)
+
+
+def row_hashes(X: Any) -> np.ndarray | None:
+    """Return one hash per row of X; equal rows have equal hashes. None for data without rows."""
+    try:
+        digests = b"".join(blake2b(row, digest_size=8).digest() for row in _row_bytes(X))
+        return np.frombuffer(digests, dtype="<u8").astype(np.uint64)
+    except (AttributeError, TypeError, ValueError):
+        return None
+
+
+def _row_bytes(X: Any) -> Iterator[bytes]:
+    X = from_arrow(X)
+    if is_polars(X):
+        X = X.to_pandas()
+    if hasattr(X, "iloc"):
+        frame = X.to_frame() if getattr(X, "ndim", 2) == 1 else X
+        for row in frame.itertuples(index=False, name=None):
+            yield repr(row).encode()
+        return
+    if is_sparse(X):
+        X = X.tocsr().sorted_indices()
+        for i in range(X.shape[0]):
+            part = slice(X.indptr[i], X.indptr[i + 1])
+            stored = X.data[part] != 0
+            yield X.indices[part][stored].tobytes() + X.data[part][stored].tobytes()
+        return
+    X = to_numpy(X) if is_tensor(X) else X
+    for i in range(n_rows(X)):
+        row: Any = X[i]
+        if getattr(getattr(row, "dtype", None), "kind", "") == "f":
+            row = row + 0.0  # -0.0 and 0.0 are equal
+        yield row.tobytes() if isinstance(row, np.ndarray) else repr(row).encode()
 
 
 def arrays_of(data: Any, whose: str) -> tuple[Any, Any, np.ndarray | None]:

@@ -310,7 +310,7 @@ class Explanation(Selection):
     diffuse: bool = False
     """Whether no small set of training rows causes the queried errors (k="auto" only)."""
     test_labels: dict[str, Any] = field(default_factory=dict)
-    """Errors that look like wrong test labels (`exempla.tasks.mistakes.TestLabelCheck`)."""
+    """Errors that look like wrong test labels (`exempla.tasks.question.TestLabelCheck`)."""
     question: Question | None = field(default=None, repr=False, compare=False)
 
     @property

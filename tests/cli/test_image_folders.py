@@ -122,7 +122,7 @@ def test_labels_of_an_npz_of_images_stay_what_they_are(tmp_path):
 
 
 def test_pure_noise_is_not_predicted_by_models_that_have_not_seen_it(tmp_path, monkeypatch):
-    from exempla.tasks.labels.evidence import Evidence
+    from exempla.tasks.labels.crossfit import Learner
 
     rng = np.random.default_rng(0)
     for row in range(240):
@@ -130,14 +130,14 @@ def test_pure_noise_is_not_predicted_by_models_that_have_not_seen_it(tmp_path, m
         folder.mkdir(parents=True, exist_ok=True)
         Image.fromarray(rng.integers(0, 256, (8, 8), dtype=np.uint8)).save(folder / f"{row}.png")
     right: list[float] = []
-    cross_fit = Evidence.out_of_fold
+    cross_fit = Learner.out_of_fold
 
     def watched_folds(self, problem, *more, **named):
         beliefs = cross_fit(self, problem, *more, **named)
         right.append(float(np.mean(beliefs[0].argmax(1) == problem.codes)))
         return beliefs
 
-    monkeypatch.setattr(Evidence, "out_of_fold", watched_folds)
+    monkeypatch.setattr(Learner, "out_of_fold", watched_folds)
     assert run("fix-labels", tmp_path / "data", "--quiet", "--out", tmp_path / "out") == 0
     assert right
     assert np.mean(right) < 0.62, "models that have seen the labels reach 0.7 and more"

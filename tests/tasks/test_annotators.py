@@ -10,7 +10,7 @@ from sklearn.linear_model import LogisticRegression
 import exempla
 from exempla.errors import ExemplaError
 from exempla.tasks.labels.annotators import estimate_annotators
-from exempla.tasks.labels.decisions import count_by_sample
+from exempla.tasks.labels.wrong import count_by_sample
 
 
 def votes(n: int = 500, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -13,7 +13,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import scale
 
 import exempla
-from exempla.tasks.copies import MIN_COSINE, Copies, row_hashes
+from exempla.data import row_hashes
+from exempla.tasks.question import MIN_COSINE, Copies
 
 X, Y = load_breast_cancer(return_X_y=True)
 X, Y = np.asarray(scale(X)), np.array(Y)

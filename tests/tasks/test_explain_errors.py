@@ -12,7 +12,7 @@ from torch.utils.data import TensorDataset
 
 import exempla
 from exempla import ExemplaError, Explainer
-from exempla.tasks.mistakes import check_test_labels
+from exempla.tasks.question import check_test_labels
 
 
 @pytest.fixture(scope="module")

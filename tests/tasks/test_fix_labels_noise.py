@@ -15,12 +15,12 @@ from sklearn.preprocessing import scale
 
 from exempla.cli.main import main
 from exempla.errors import ExemplaError
-from exempla.tasks.labels.crossfit import Columns
+from exempla.tasks.labels.evidence import find_conflicts
 from exempla.tasks.labels.fix_labels import fix_labels
-from exempla.tasks.labels.neighbours import conflicts
 from exempla.tasks.labels.wrong import assess, fit_stack
 from experiments.label_cases import KINDS, mislabel
 from experiments.label_study import Trial
+from tests.reference import all_columns
 
 
 def overlapping(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -38,14 +38,14 @@ def overlapping(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 def test_uniform_flips_are_counted_without_trusted_rows(rate: float) -> None:
     log_q, truth = overlapping(6000, 0)
     flip = np.random.default_rng(1).random(6000) < rate
-    columns = Columns.all_classes(np.where(flip, 1 - truth, truth), 2)
+    columns = all_columns(np.where(flip, 1 - truth, truth), 2)
     stack = fit_stack({"models": log_q}, columns, 6000)
     assert 0.7 * rate < stack.flip_rates.mean() < 1.3 * rate
 
 
 def test_right_labels_have_a_small_flip_rate() -> None:
     log_q, truth = overlapping(6000, 0)
-    stack = fit_stack({"models": log_q}, Columns.all_classes(truth, 2), 6000)
+    stack = fit_stack({"models": log_q}, all_columns(truth, 2), 6000)
     assert stack.flip_rates.max() < 0.02
 
 
@@ -54,7 +54,7 @@ def test_a_view_without_information_gets_no_weight_and_weights_are_bounded() -> 
     log_q, truth = overlapping(600, 0)
     views = {"good": log_q, "chance": np.log(rng.dirichlet([1, 1], 600)), "against": log_q[:, ::-1]}
     for n_train in (600, 0):
-        weights = fit_stack(views, Columns.all_classes(truth, 2), n_train).weights
+        weights = fit_stack(views, all_columns(truth, 2), n_train).weights
         assert weights[0] > 0.5
         assert weights[1] < 0.15
         assert (weights >= 0).all()
@@ -65,7 +65,7 @@ def test_trusted_rows_move_the_class_biases() -> None:
     log_q, truth = overlapping(4000, 0)
     shifted = log_q + np.array([2.0, 0.0])  # a model that prefers class 0
     shifted -= np.log(np.exp(shifted).sum(axis=1, keepdims=True))
-    biases = fit_stack({"models": shifted}, Columns.all_classes(truth, 2), 0).biases
+    biases = fit_stack({"models": shifted}, all_columns(truth, 2), 0).biases
     assert biases[1] - biases[0] == pytest.approx(2.0, abs=0.4)
 
 
@@ -90,7 +90,7 @@ def test_first_labels_of_trusted_rows_decide_the_count() -> None:
         flip = hard & (np.random.default_rng(100 + seed).random(N) < 0.4)
         first = np.where(flip, 1 - truth, truth)
         given, true = np.concatenate([first[:n], truth[n:]]), flip[:n].sum()
-        columns = Columns.all_classes(given, 2)
+        columns = all_columns(given, 2)
         alone = assess({"models": log_q}, columns, n)
         told = assess({"models": log_q}, columns, n, original=first[n:])
         assert alone.interval[0] <= true <= alone.interval[1]
@@ -156,7 +156,7 @@ def test_original_labels_are_one_each_and_known() -> None:
 def test_equal_rows_with_different_labels_are_pairs() -> None:
     table = pd.DataFrame({"a": [1, 2, 1, 1], "b": ["x", "y", "x", "x"]})
     for X in (table, np.array([[1.0, 2], [3, 4], [1, 2], [1, 2]]), ["A b", "c", "a  B", "a b"]):
-        found = conflicts(X, np.array([0, 1, 1, 0]))
+        found = find_conflicts(X, np.array([0, 1, 1, 0]))
         assert [pair.rows for pair in found] == [(0, 2), (2, 3)]
 
 

@@ -15,11 +15,10 @@ from sklearn.preprocessing import StandardScaler
 
 import exempla
 from exempla.errors import ExemplaError
-from exempla.tasks.labels.crossfit import Columns
-from exempla.tasks.labels.evidence import recorded_margins
+from exempla.tasks.labels.evidence import nearest, recorded_margins
 from exempla.tasks.labels.fix_labels import fix_labels, fix_labels_from, gather
-from exempla.tasks.labels.neighbours import nearest
 from exempla.tasks.labels.problem import without_unsupervised_steps
+from tests.reference import all_columns
 
 WORDS = ["cheap", "pills", "offer", "meeting", "agenda", "lunch", "report", "winner"]
 
@@ -84,7 +83,7 @@ def test_rows_without_words_are_nobodys_neighbours() -> None:
     assert np.sort(found.cosines[~blank])[:, ::-1] == pytest.approx(best[~blank], abs=1e-5)
     codes = rng.integers(0, 2, 60)
     shares = np.bincount(codes) / 60
-    assert np.exp(found.log_votes(codes, Columns.all_classes(codes, 2)))[blank] == pytest.approx(
+    assert np.exp(found.log_votes(codes, all_columns(codes, 2)))[blank] == pytest.approx(
         np.tile(shares, (blank.sum(), 1))
     )
 

@@ -13,7 +13,7 @@ from sklearn.neural_network import MLPClassifier
 
 from exempla.cli.main import main
 from exempla.errors import ExemplaError
-from exempla.tasks.labels.evidence import Evidence
+from exempla.tasks.labels.crossfit import Learner
 from exempla.tasks.labels.fix_labels import gather
 
 torch = pytest.importorskip("torch")
@@ -95,13 +95,12 @@ def test_the_command_line_on_a_folder_of_images(
         Image.fromarray(rng.integers(0, 256, (16, 16), dtype=np.uint8)).save(path)
     seen: dict[str, float] = {}
 
-    def look(evidence: Evidence, *_: Any) -> np.ndarray:
-        codes = evidence.problem.codes
-        seen["out of fold"] = accuracy(cross_fitted(evidence, evidence.problem, 0)[0], codes)
+    def look(learner: Learner, problem: Any, *_: Any) -> np.ndarray:
+        seen["out of fold"] = accuracy(cross_fitted(learner, problem, 0)[0], problem.codes)
         raise ExemplaError("seen enough.")
 
-    cross_fitted = Evidence.out_of_fold
-    monkeypatch.setattr(Evidence, "out_of_fold", look)
+    cross_fitted = Learner.out_of_fold
+    monkeypatch.setattr(Learner, "out_of_fold", look)
     assert main(["fix-labels", str(tmp_path / "images"), "--out", str(tmp_path / "out")]) != 0
     assert "seen enough" in capsys.readouterr().err
     assert seen["out of fold"] == CHANCE

@@ -15,10 +15,9 @@ from sklearn.multiclass import OneVsRestClassifier
 
 import exempla
 from exempla.errors import ExemplaError
-from exempla.tasks.labels.crossfit import view_bytes
+from exempla.tasks.labels.crossfit import SoftmaxRegression, view_bytes
 from exempla.tasks.labels.fix_labels import job_of
 from exempla.tasks.labels.result import levels_apart
-from exempla.tasks.labels.softmax import SoftmaxRegression
 
 
 def several(rate=0.05, seed=0, n=600):

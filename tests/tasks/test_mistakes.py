@@ -9,7 +9,7 @@ from sklearn.linear_model import LogisticRegression
 
 import exempla
 from exempla import Explainer
-from exempla.tasks.mistakes import check_test_labels
+from exempla.tasks.question import check_test_labels
 
 FLIPS = np.arange(0, 800, 25)
 

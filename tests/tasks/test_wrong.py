@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from scipy.special import expit, logit
 
-from exempla.tasks.labels.crossfit import Columns
 from exempla.tasks.labels.regression import KINDS, Case
 from exempla.tasks.labels.regression import assess as assess_numbers
 from exempla.tasks.labels.wrong import (
@@ -16,6 +15,7 @@ from exempla.tasks.labels.wrong import (
     assess,
     fit_stack,
 )
+from tests.reference import all_columns
 
 
 def predictions(given: np.ndarray, contradicted: np.ndarray, p: float) -> np.ndarray:
@@ -40,14 +40,14 @@ def test_labels_that_a_poor_model_contradicts_are_not_all_wrong():
     given = rng.integers(0, 2, n + m)
     contradicted = rng.random(n + m) < 0.3  # as often where the labels are known to be right
     views = {"model": predictions(given, contradicted, 0.95)}
-    found = assess(views, Columns.all_classes(given, 2), n)
+    found = assess(views, all_columns(given, 2), n)
     assert found.has_signal
     assert found.expected_errors < 0.6 * contradicted[:n].sum()
 
 
 def test_a_flip_is_as_likely_as_its_rate_and_falls_on_every_other_class_alike():
     q = np.array([[0.98, 0.01, 0.005, 0.005], [0.5, 0.3, 0.1, 0.1], [0.01, 0.9, 0.05, 0.04]])
-    columns = Columns.all_classes(np.zeros(3, dtype=int), 4)
+    columns = all_columns(np.zeros(3, dtype=int), 4)
     stack = Stack(np.ones(1), np.zeros(4), np.full(4, 0.1))
     odds, given = stack.odds(np.log(q), columns)
     np.testing.assert_allclose(odds + stack.prior, logit(1 - q[:, 0]) + logit(0.1) - np.log(3))
@@ -65,7 +65,7 @@ def test_flips_of_one_class_are_recognised_and_uniform_ones_are_not_taken_for_th
     for rates in ([0.1, 0.1], [0.0, 0.2]):
         flip = rng.random(3000) < np.array(rates)[truth]
         given = np.where(flip & (np.arange(3000) < 3000 - trusted), 1 - truth, truth)
-        columns = Columns.all_classes(given, 2)
+        columns = all_columns(given, 2)
         found = fit_stack({"models": log_q}, columns, 3000 - trusted).flip_rates
         np.testing.assert_allclose(found, rates, atol=0.03)
 
@@ -73,7 +73,7 @@ def test_flips_of_one_class_are_recognised_and_uniform_ones_are_not_taken_for_th
 def test_no_label_is_surer_than_the_number_of_rows_allows():
     given = np.arange(40) % 2
     views = {"model": predictions(given, np.arange(40) < 2, 1 - 1e-9)}
-    found = assess(views, Columns.all_classes(given, 2), 40)
+    found = assess(views, all_columns(given, 2), 40)
     assert 0.5 < found.probabilities.max() <= 40 / 43
 
 

@@ -22,7 +22,7 @@ from exempla.report.views import rounded
 from exempla.tables import Split, Table
 from exempla.tables.dataset import RowView
 from exempla.tables.formats.encoding import named_format
-from exempla.tasks.mistakes import ONE_CONFUSION, confused
+from exempla.tasks.question import ONE_CONFUSION, confused
 
 _CONTAINS = re.compile(r"(?P<column>.+?)\s+contains\s+(?P<text>.+)", re.DOTALL)
 _ROWS = re.compile(r"\d+(-\d+)?(\s*,\s*\d+(-\d+)?)*")

@@ -278,6 +278,15 @@ def select(
     return results[0] if problem.single else results
 
 
+def quiet_select(
+    features: Array, target: Array, k: int, selector: Selector | None = None, side: str = "both"
+) -> Selection:
+    """Select for one target without a warning if fewer than k rows are found."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ExemplaWarning)
+        return select(features, target, k, selector, side)
+
+
 def choose(
     features: Any, target: Any, k: Any, selector: Any, side: Any, start: Any = None, first: int = 0
 ) -> tuple[Problem, list[Selection]]:

@@ -41,13 +41,13 @@ from exempla.progress import showing
 from exempla.results import Answer
 from exempla.selection import Selector
 from exempla.tasks.candidates import Candidates, Pool
-from exempla.tasks.mistakes import check_ask, queried_rows
+from exempla.tasks.question import check_ask, queried_rows
 from exempla.tasks.retrain import check_fit, fitted, refit
 from exempla.tasks.verify import judge_rows
 
 BREADTH, LABELLED_BREADTH = 0.0, 0.5
 """Default share of picks made for all test predictions: without and with labels in the pool."""
-MAX_QUERIES = 1000
+_MAX_QUERIES = 1000
 """Queried examples that make up the target; a random sample of more."""
 _RANDOM_DRAWS = 20
 _RANDOM_SHARES = (0.0, 0.5, 1.0)
@@ -140,7 +140,7 @@ class Acquisition(Answer):
         """
         request = self.request if fit is None else self.request._replace(fit=fit)
         check_fit(request.first, request.fit)
-        values = unpack(request.pool, []).y if labels is None else np.asarray(labels)
+        values = unpack(request.pool, []).y if labels is None else labels
         if values is None:
             raise ExemplaError("The pool has no labels: give labels= to verify the picks.")
         if len(values) not in (len(self), self.n_pool):
@@ -148,8 +148,7 @@ class Acquisition(Answer):
                 f"labels has {len(values)} entries: give one for each of the {self.n_pool} pool "
                 f"rows or of the {len(self)} picked rows."
             )
-        whole = len(values) == self.n_pool
-        values = np.asarray(values)
+        whole, values = len(values) == self.n_pool, np.asarray(values)
         own, runs = values[self.indices] if whole else values, []
         for seed in range(seeds):
             arms = [(self.indices[:0], own[:0]), (self.indices, own)]
@@ -297,8 +296,8 @@ def acquire(
     with showing(explainer.progress):
         asked = queried_rows(explainer, test, ask)
         queried = used = np.arange(count_examples(test) or 0) if asked is None else asked
-        if len(queried) > MAX_QUERIES:
-            used = np.sort(rng.choice(queried, MAX_QUERIES, False))
+        if len(queried) > _MAX_QUERIES:
+            used = np.sort(rng.choice(queried, _MAX_QUERIES, False))
         request = _Request(model, train, pool, test, queried, fit)
         seen, query = Pool(explainer, pool, test, selector, root_costs), take_examples(test, used)
         by_labels = seen.labelled and not seen.is_text

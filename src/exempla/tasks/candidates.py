@@ -8,22 +8,21 @@ the rest of its residual, which no other row is compared in, is a private varian
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from exempla.data import count_examples, take_examples
-from exempla.errors import ExemplaWarning
 from exempla.explainer import Explainer
 from exempla.kernel.basis import IdentitySketch
 from exempla.kernel.embed import Embedding
 from exempla.oracles.base import ScoreRows, in_float64
 from exempla.progress import track_rows
-from exempla.selection import SBQ, Selector, TopInfluence, select
+from exempla.selection import SBQ, Selector, TopInfluence
+from exempla.selection.select import quiet_select
 
-NOISE_SHARE = 0.1
+_NOISE_SHARE = 0.1
 """Noise of the default selector as a share of n. At 1 the gains are the exact variance reductions
 if all labels were observed with the model's own label noise; less noise asks for more diversity."""
 _PROBES, _PROBE_EXAMPLES = 4, 256
@@ -95,7 +94,7 @@ class Pool:
         # the tokens of a text are its label
         self.is_text = self.models[0][0].oracle.likelihood == "causal_lm"
         self.unit = self.is_text and explainer.normalize
-        usual = TopInfluence() if self.unit else SBQ(noise=NOISE_SHARE * explainer.n_train)
+        usual = TopInfluence() if self.unit else SBQ(noise=_NOISE_SHARE * explainer.n_train)
         self.selector = usual if selector is None else selector
         self.test, self.root_costs, self.n_train = test, root_costs, explainer.n_train
 
@@ -129,7 +128,7 @@ class Pool:
         order, gains = np.zeros(0, np.int64), np.zeros(0)
         if k > general:
             side, wanted = "proponents" if self.labelled else "both", min(k - general, len(keep))
-            found = _quiet_select(towards.rows[keep], towards.target, wanted, self.selector, side)
+            found = quiet_select(towards.rows[keep], towards.target, wanted, self.selector, side)
             order, gains = keep[found.indices], np.asarray(found.gains)
         return self._with_breadth(order, gains, keep, k, rng) if general else (order, gains)
 
@@ -153,7 +152,7 @@ class Pool:
             share = general * i // len(targets)
             wanted = min(len(keep), len(order) + len(found) + share)
             own = self._weighed(rows, private)[keep]
-            candidates = keep[_quiet_select(own, goal, wanted, self.selector, "both").indices]
+            candidates = keep[quiet_select(own, goal, wanted, self.selector, "both").indices]
             fresh = [int(j) for j in candidates if j not in order and j not in found]
             found += fresh[: share - len(found)]
         places = np.linspace(0, len(order), len(found) + 1)[1:].astype(int)
@@ -237,9 +236,3 @@ def _first_of_copies(rows: np.ndarray) -> np.ndarray:
         [np.round(unit @ draws, _GROUP_DIGITS), np.round(np.log(length[alive]), 3)]
     )
     return alive[np.sort(np.unique(cells, axis=0, return_index=True)[1])]
-
-
-def _quiet_select(rows: np.ndarray, goal: np.ndarray, k: int, selector: Selector, side: Any) -> Any:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ExemplaWarning)
-        return select(rows, goal, k, selector, side=side)

@@ -19,10 +19,11 @@ from exempla.explainer import Explainer, KernelOptions
 from exempla.kernel.kernel import mean_embedding, shares
 from exempla.progress import showing
 from exempla.results import Explanation, Question, Selection
-from exempla.selection import Selector, TopInfluence, select
+from exempla.selection import Selector, TopInfluence
 from exempla.selection.rows import RELATIVE_TIE, descending
-from exempla.tasks.copies import Copies
-from exempla.tasks.explain import check_question, pick, trusted_query
+from exempla.selection.select import quiet_select
+from exempla.tasks.explain import check_question, pick
+from exempla.tasks.question import Copies, trusted_query
 from exempla.tasks.retrain import check_fit, fitted
 from exempla.tasks.verify import memory_forecast, with_removal
 
@@ -191,9 +192,7 @@ def _most_harmful(explainer: Explainer, test: Any, k: int, weights: np.ndarray |
 
 def _weighted(rows: Any, mu: Any, order: np.ndarray) -> Selection:
     """Return these examples in this order, with the weights that quadrature gives them."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ExemplaWarning)
-        picked = select(rows, mu, len(order), TopInfluence())
+    picked = quiet_select(rows, mu, len(order), TopInfluence())
     ranked = np.zeros((2, len(order)))
     ranked[:, picked.indices] = picked.weights, picked.gains
     named: Any = {"weights": ranked[0], "gains": ranked[1], "side": "opponents", "state": None}

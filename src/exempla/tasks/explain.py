@@ -14,30 +14,21 @@ from __future__ import annotations
 import time
 import warnings
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple, TypeVar, Unpack
+from typing import Any, Literal, Unpack
 
 import numpy as np
 
 from exempla.checks import check_k, whole_number
-from exempla.data import take_examples
 from exempla.errors import ExemplaError, ExemplaWarning
 from exempla.explainer import Explainer, KernelOptions, Side, check_options
 from exempla.oracles.base import Labels
 from exempla.quality import judge_test
 from exempla.results import Explanation
 from exempla.selection import Selector
-from exempla.tasks.copies import Copies, overlap_sentence
-from exempla.tasks.mistakes import (
-    TestLabelCheck,
-    check_ask,
-    check_test_labels,
-    is_about_errors,
-    queried_rows,
-)
+from exempla.tasks.question import Copies, check_ask, trusted_query
 from exempla.tasks.retrain import judge_held_out
 from exempla.tasks.verify import auto_limit, is_diffuse, memory_forecast, smallest_set, with_removal
 
-Found = TypeVar("Found", bound=Explanation)
 _SHOWN_IF_DIFFUSE = 10
 """Training rows that are listed where no small set of rows causes the errors."""
 _SIGN = {"opponents": -1.0, "proponents": 1.0}
@@ -210,52 +201,6 @@ def explain_from(
         quality = judge_held_out(explainer.models[0], explainer.train_data, oracle.likelihood)
     found = asked.answered(found, explainer, test, quality=quality)
     return with_removal(found, fit, max(time.perf_counter() - started, 0.0))
-
-
-class TrustedQuery(NamedTuple):
-    """The rows a question is about, once errors that are wrong test labels have left it."""
-
-    test: Any
-    """The queried examples."""
-    rows: np.ndarray | None
-    """Their positions in the test data; None for all."""
-    weights: np.ndarray | None
-    check: TestLabelCheck | None
-    """What was found out about their test labels."""
-
-    def answered(self, found: Found, explainer: Explainer, test: Any, **more: Any) -> Found:
-        """Return the answer with its question in terms of all test data, and what was noticed."""
-        assert found.question is not None
-        overlap = overlap_sentence(explainer.train_data, test, self.rows)
-        check = self.check
-        return replace(
-            found,
-            question=found.question._replace(test=test, rows=self.rows, **more),
-            test_labels={} if check is None else check.to_dict(),
-            warnings=(*found.warnings, *([overlap] if overlap else [])),
-        )
-
-
-def trusted_query(
-    explainer: Explainer, test: Any, ask: Any, weights: Any = None, errors: bool | None = None
-) -> TrustedQuery:
-    """Return the queried rows, their weights, and what was found out about their test labels.
-
-    Errors whose test label is probably wrong are left out if the noise model is certain that there
-    are wrong labels; the others count by the probability that their label is right.
-    """
-    rows, check = queried_rows(explainer, test, ask), None
-    if rows is not None and (is_about_errors(ask) if errors is None else errors):
-        check, p_wrong = check_test_labels(explainer, test, rows)
-        given = np.ones(len(rows)) if weights is None else np.asarray(weights, dtype=np.float64)
-        # weights of another shape are refused where the query is read
-        if check is not None and p_wrong.any() and given.shape == rows.shape:
-            keep = p_wrong <= 0.5
-            if not check.certain or not keep.any():
-                keep[:] = True
-            rows, weights = rows[keep], (given * (1.0 - p_wrong))[keep]
-    some = test if rows is None else take_examples(test, rows)
-    return TrustedQuery(some, rows, weights, check)
 
 
 def pick(

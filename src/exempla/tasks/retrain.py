@@ -196,7 +196,7 @@ def naming(failed: str) -> Iterator[None]:
     except (ExemplaError, MemoryError):
         raise
     except Exception as error:  # the model and `fit` may be the user's own and raise anything
-        raise ExemplaError(f"{failed} {error_line(error)}") from error
+        raise ExemplaError(f"{failed} {_error_line(error)}") from error
 
 
 @contextmanager
@@ -233,7 +233,7 @@ def _copy(model: Any) -> Any:
         # CatBoost copies its lists, such as `cat_features`, which `clone` takes for a change
         if type(model).__module__.partition(".")[0] != "catboost":
             raise ExemplaError(
-                f"{type(model).__name__} cannot be retrained: {error_line(error)} Its constructor "
+                f"{type(model).__name__} cannot be retrained: {_error_line(error)} Its constructor "
                 "must store every argument unchanged."
             ) from error
         fresh = type(model)(**copy.deepcopy(model.get_params()))
@@ -298,7 +298,7 @@ def describe(X: Any) -> str:
     return f"{type(X).__name__}{shape}{kind}"
 
 
-def error_line(error: Exception) -> str:
+def _error_line(error: Exception) -> str:
     """Return the type and the first line of another library's error."""
     said = str(error).strip().splitlines()
     return f"{type(error).__name__}: {said[0].rstrip('.:') if said else 'no message'}."
@@ -335,12 +335,9 @@ def judge_held_out(model: Any, train: Any, likelihood: str) -> Judged | None:
 
 def _on_fifth(model: Any, data: Any, rows: np.ndarray, i: int) -> tuple[np.ndarray, np.ndarray]:
     """Return predictions and labels of the i-th fifth, by a copy fitted to the other rows."""
-    X, y, weights = data
     out, kept = rows[i::5], np.delete(rows, np.s_[i::5])
-    some = None if weights is None else weights[kept]
-    fitted = refit(model, take_examples(X, kept), take_examples(y, kept), some, None, 0)
-    oracle = make_oracle(fitted, "auto")
-    read = oracle.read((take_examples(X, out), take_examples(y, out)), role="test")
+    oracle = make_oracle(refit(model, *take_examples(data, kept), fit=None, seed=0), "auto")
+    read = oracle.read(take_examples(data[:2], out), role="test")
     predicted, labels = np.asarray(oracle.predict(read)), np.asarray(read.labels)
     if predicted.shape != labels.shape or labels.ndim != 1:
         raise ExemplaError("The model predicts more than one label per row.")

@@ -41,15 +41,15 @@ REACH = 0.8
 """Share of the effect of the largest set considered that a smaller one must have."""
 MAX_AUTO_ROWS, MIN_AUTO_ROWS, MAX_AUTO_SHARE = 200, 50, 0.05
 """Bounds of the largest set that k="auto" considers: rows, and share of the training set."""
-DIFFUSE_GAIN = 0.05
+_DIFFUSE_GAIN = 0.05
 """Gain in mean log-likelihood below which no small set of rows causes the errors."""
-DIFFUSE_FIXED = 0.05
+_DIFFUSE_FIXED = 0.05
 """Share of the errors that such a set may fix at most."""
-MIN_SECONDS = {"linear": 2.0, "network": 5.0, "trees": 30.0}
+_MIN_SECONDS = {"linear": 2.0, "network": 5.0, "trees": 30.0}
 """Seconds that retraining may always take. Only a measurement tells the size for trees."""
 _PROBE_ROWS = 300
 _MAX_SEEDS, _RANDOM_DRAWS = 6, 3
-LEVEL = 0.9
+_LEVEL = 0.9
 """Level of all intervals."""
 ARMS = ("nothing removed", "selected removed", "random removed")
 _MAX_LOG_LIKELIHOOD = 1e100
@@ -99,7 +99,7 @@ def is_diffuse(explainer: Any, rows: np.ndarray, test: Any, labels: Any, weights
     factor = SIZE[kind_of(explainer)].factor
     effect = explainer.removal_effect(rows, test, labels, weights, scale=factor)
     n = len(explainer.embeddings[0].oracle.read(test, role="test"))
-    return effect.log_likelihood < DIFFUSE_GAIN and (effect.n_fixed or 0) < DIFFUSE_FIXED * n
+    return effect.log_likelihood < _DIFFUSE_GAIN and (effect.n_fixed or 0) < _DIFFUSE_FIXED * n
 
 
 def memory_forecast(model: Any, train: Any, fit: Any, whitened: bool = True) -> Forecast:
@@ -132,7 +132,7 @@ def with_removal(found: Explanation, fit: Any, elapsed: float) -> Explanation:
     effect = {**predicted, "measured": False, "low": ends[0], "high": ends[1]}
     models = [m for m in explainer.models[1:] if not is_checkpoint(m)]
     if not models and found.labels == "true" and question.examples.labels is not None:
-        seconds = max(MIN_SECONDS[kind_of(explainer)], elapsed)
+        seconds = max(_MIN_SECONDS[kind_of(explainer)], elapsed)
         with suppress(ExemplaError, TypeError, ValueError):  # what cannot be retrained is predicted
             trainer = _Retrainer(question, fit)
             if trainer.is_quick(removed, seconds):
@@ -154,14 +154,11 @@ class _Retrainer:
         keep = isinstance(family, Likelihood) and not family.discrete
         self._likelihood = family if keep else "auto"
 
-    def judged(
-        self, removed: np.ndarray, seed: int, *sets: Any, rows: Any = None
-    ) -> list[tuple[np.ndarray, Any]]:
+    def judged(self, removed: np.ndarray, seed: int, *sets: Any) -> list[tuple[np.ndarray, Any]]:
         """Return log-likelihood and correctness of the rows of each set after retraining."""
-        kept = np.setdiff1d(np.arange(self.n), removed) if rows is None else rows
-        X, y, weights = take_examples(self._data, kept)
-        model = refit(self._model, X, y, weights, self._fit, seed)
-        return [judge_rows(model, data, self._likelihood, (X, y)) for data in sets]
+        kept = take_examples(self._data, np.setdiff1d(np.arange(self.n), removed))
+        model = refit(self._model, *kept, fit=self._fit, seed=seed)
+        return [judge_rows(model, data, self._likelihood, kept[:2]) for data in sets]
 
     def is_quick(self, removed: np.ndarray, seconds: float) -> bool:
         """Return True if all retrainings fit into the time; a small fit is timed first."""
@@ -172,7 +169,7 @@ class _Retrainer:
         order = np.random.default_rng(0).permutation(self.n)
         for rows in (order[:_PROBE_ROWS], order[: max(_PROBE_ROWS, self.n // 4)]):
             start = time.perf_counter()
-            self.judged(removed, 0, rows=rows)
+            refit(self._model, *take_examples(self._data, rows), fit=self._fit, seed=0)
             took = 3 * (time.perf_counter() - start)  # all rows, without these, without random ones
             if took * self.n / len(rows) <= seconds or took > seconds:
                 return took <= seconds
@@ -205,7 +202,7 @@ class _Retrainer:
                 min(draw, len(befores) - 1),
             )
             draws.append(change(some, seed, befores[seed])[0])
-        value, half = float(np.mean(changes)), half_width(changes, LEVEL)
+        value, half = float(np.mean(changes)), half_width(changes, _LEVEL)
         fixed, broken = (round(x) for x in np.mean(flips, axis=0)) if flips else (None, None)
         return {
             "measured": True,

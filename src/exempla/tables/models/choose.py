@@ -35,8 +35,8 @@ from exempla.progress import track
 from exempla.tables.infer import FEATURES, Column, label_of, label_values
 from exempla.tables.split import feature_frame
 from exempla.tables.table import Table
+from exempla.tasks.labels.crossfit import SoftmaxRegression
 from exempla.tasks.labels.fix_labels import MANY_CLASSES
-from exempla.tasks.labels.softmax import SoftmaxRegression
 
 _SUREST = 1e-6
 """Smallest probability in a loss, so that no single row decides a comparison."""

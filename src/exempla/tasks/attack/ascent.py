@@ -167,8 +167,7 @@ class LinearScores:
         self.theta = oracle.theta.reshape(first.d_in, first.d_out)
         self.ridge = np.repeat(first.penalty, first.d_out) + damping
         X, y = self.encode(*train)
-        empty = LastLayer(X[:0], y[:0], oracle.family, self.theta, first.penalty)
-        self.layer = self._with(empty, X, y)
+        self.layer = LastLayer(self._inputs(X), y, oracle.family, self.theta, first.penalty)
         self._factor: Any = None
 
     def encode(self, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -178,13 +177,16 @@ class LinearScores:
         codes = np.searchsorted(self.classes, np.asarray(labels))
         return np.array(as_matrix(X), dtype=np.float64), codes
 
-    def _with(self, layer: LastLayer, X: np.ndarray, y: np.ndarray) -> LastLayer:
-        """Return the layer with these rows in it, and their ones for a bias."""
-        a = np.hstack([X, np.ones((len(X), len(self.theta) - X.shape[1]))])
-        return replace(layer, a=a, codes=y)
+    def _inputs(self, X: np.ndarray) -> np.ndarray:
+        """Return the rows with their ones for a bias."""
+        return np.hstack([X, np.ones((len(X), len(self.theta) - X.shape[1]))])
+
+    def _with(self, X: np.ndarray, y: np.ndarray) -> LastLayer:
+        """Return the layer with these rows in it."""
+        return replace(self.layer, a=self._inputs(X), codes=y)
 
     def mean_score(self, X: np.ndarray, y: np.ndarray) -> np.ndarray:
-        layer = self._with(self.layer, X, y)
+        layer = self._with(X, y)
         return (layer.a.T @ layer.residuals(self.theta) / len(X)).ravel()
 
     def _product(self, v: np.ndarray) -> np.ndarray:
@@ -207,15 +209,15 @@ class LinearScores:
         return cho_solve(self._factor, mu)
 
     def pull(self, X: np.ndarray, y: np.ndarray, v: Any) -> tuple[np.ndarray, np.ndarray]:
-        d, layer, V = X.shape[1], self._with(self.layer, X, y), v.reshape(self.theta.shape)
+        d, layer, V = X.shape[1], self._with(X, y), v.reshape(self.theta.shape)
         g, u = layer.residuals(self.theta), layer.a @ V
         return (u * g).sum(1), g @ V[:d].T - layer.curved(u) @ self.theta[:d].T
 
     def loss(self, X: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        layer = self._with(self.layer, X, y)
+        layer = self._with(X, y)
         value = -np.asarray(layer.family.log_prob(layer.a @ self.theta, y))
         return value, -layer.residuals(self.theta) @ self.theta[: X.shape[1]].T
 
     def predict(self, X: np.ndarray) -> np.ndarray:
-        layer = self._with(self.layer, X, np.zeros(len(X), np.int64))
+        layer = self._with(X, np.zeros(len(X), np.int64))
         return np.asarray(layer.family.predict(layer.a @ self.theta))

@@ -1,6 +1,7 @@
 """Cross-validated predictions: what models that have not seen a row predict for it.
 
-All label jobs take their predictions from this module. Class predictions are *views*: log p(c | x)
+All label jobs take their predictions from this module, and `SoftmaxRegression` is the default model
+for many classes. Class predictions are *views*: log p(c | x)
 for a few classes of every row. With at most `MAX_CLASSES` classes a view holds all of them. With
 more it holds the `MAX_CLASSES` most likely ones, and always the given label, so that memory does
 not grow with rows × classes. `Columns` records which classes these are.
@@ -12,11 +13,14 @@ from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from numbers import Real
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
-from sklearn.base import clone
+import scipy.sparse as sp
+from scipy.special import softmax
+from sklearn.base import BaseEstimator, ClassifierMixin, clone
 
+from exempla.arrays import is_sparse
 from exempla.data import n_rows, take_rows
 from exempla.errors import ExemplaError, UnsupportedModelError
 from exempla.oracles import make_oracle
@@ -68,6 +72,59 @@ class Learner:
                 return out
             return np.maximum(log_likelihoods(make_oracle(fitted), X, self.classes), out)
 
+    def out_of_fold(
+        self,
+        problem: LabelProblem,
+        seed: int,
+        *,
+        learn_from: np.ndarray | None = None,
+        columns: Columns | None = None,
+        what: str = "cross-validation",
+    ) -> tuple[np.ndarray, Columns]:
+        """Return log p(c | x) of every row by a model fitted to the other folds, and its columns.
+
+        Training and curated rows share the folds. Rows of one group (`problem.groups`) stay
+        together. Models learn from the rows of the mask `learn_from`; all rows are predicted.
+        Without `columns` the classes to keep are chosen by these predictions.
+        """
+        allowed = np.ones(len(problem), dtype=bool) if learn_from is None else learn_from
+        rng, size = np.random.default_rng(seed), max(1, BLOCK_BYTES // (8 * len(problem.classes)))
+        if problem.groups is None:
+            fold = stratified_folds(problem.codes, FOLDS, rng)
+        else:
+            members, place = np.unique(problem.groups, return_inverse=True)
+            fold = (rng.permutation(len(members)) % FOLDS)[place]
+
+        def blocks() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+            for f in track(range(FOLDS), what, FOLDS):
+                held = np.flatnonzero(fold == f)
+                if len(held):
+                    model = self.fitted(problem, np.flatnonzero(allowed & (fold != f)), seed + f)
+                    for rows in np.split(held, np.arange(size, len(held), size)):
+                        yield rows, self.log_proba(model, problem.inputs(rows))
+
+        return gathered(blocks(), problem.codes, len(problem.classes), columns)
+
+    def with_regularisation(self, factor: float) -> Learner | None:
+        """Return the learner with its C multiplied (its alpha divided) by a factor.
+
+        None if the model has no such parameter or does not use it.
+        """
+        model = self.model
+        if self.fit is not None or not hasattr(model, "get_params"):
+            return None
+        steps = getattr(model, "steps", None)
+        prefix = f"{steps[-1][0]}__" if steps else ""
+        parameters = model.get_params()
+        for name, power in (("C", 1.0), ("alpha", -1.0)):
+            value = parameters.get(prefix + name)
+            used = parameters.get(f"{prefix}penalty", "") is not None
+            if used and isinstance(value, Real) and 0 < float(value) < np.inf:
+                other: Any = clone(model)
+                other.set_params(**{prefix + name: value * factor**power})
+                return replace(self, model=other)
+        return None
+
 
 def log_likelihoods(oracle: Any, X: Any, classes: np.ndarray) -> np.ndarray:
     """log p(c | x) of every class by an oracle, (n, C)."""
@@ -102,12 +159,6 @@ def stratified_folds(codes: np.ndarray, folds: int, rng: np.random.Generator) ->
     return fold
 
 
-def _group_folds(groups: np.ndarray, folds: int, rng: np.random.Generator) -> np.ndarray:
-    """Return a fold number for each row; rows of the same group share their fold."""
-    members, place = np.unique(groups, return_inverse=True)
-    return (rng.permutation(len(members)) % folds)[place]
-
-
 @dataclass(frozen=True)
 class Columns:
     """The classes whose probabilities a view holds."""
@@ -117,11 +168,6 @@ class Columns:
     own: np.ndarray
     """(rows,): the column that holds the given label."""
     n_classes: int
-
-    @classmethod
-    def all_classes(cls, given: np.ndarray, n_classes: int) -> Columns:
-        """Every class has a column."""
-        return cls(np.broadcast_to(np.arange(n_classes), (len(given), n_classes)), given, n_classes)
 
     @property
     def given(self) -> np.ndarray:
@@ -147,78 +193,21 @@ def gathered(
     view = np.empty((n, width))
     codes = np.empty((n, width), dtype=np.int32) if columns is None else columns.codes
     for rows, log_p in blocks:
-        if columns is None:
-            codes[rows] = _likeliest(log_p, given[rows])
+        if columns is None and n_classes <= MAX_CLASSES:
+            codes[rows] = np.arange(n_classes)
+        elif columns is None:
+            first = -log_p
+            first[np.arange(len(rows)), given[rows]] = -np.inf
+            codes[rows] = np.sort(np.argpartition(first, width - 1, axis=1)[:, :width], axis=1)
         view[rows] = np.take_along_axis(log_p, codes[rows].astype(np.int64), axis=1)
     if columns is None:
         columns = Columns(codes, np.argmax(codes == given[:, None], axis=1), n_classes)
     return view, columns
 
 
-def _likeliest(log_p: np.ndarray, given: np.ndarray) -> np.ndarray:
-    n, C = log_p.shape
-    if C <= MAX_CLASSES:
-        return np.broadcast_to(np.arange(C), (n, C))
-    first = log_p.copy()
-    first[np.arange(n), given] = np.inf
-    return np.sort(np.argpartition(-first, MAX_CLASSES - 1, axis=1)[:, :MAX_CLASSES], axis=1)
-
-
-def out_of_fold(
-    learner: Learner,
-    problem: LabelProblem,
-    seed: int,
-    *,
-    learn_from: np.ndarray | None = None,
-    columns: Columns | None = None,
-    what: str = "cross-validation",
-) -> tuple[np.ndarray, Columns]:
-    """Return log p(c | x) of every row by a model fitted to the other folds, and its columns.
-
-    Training and curated rows share the folds. Rows of one group (`problem.groups`) stay together.
-    Models learn from the rows of the mask `learn_from`; all rows are predicted. Without `columns`
-    the classes to keep are chosen by these predictions.
-    """
-    allowed = np.ones(len(problem), dtype=bool) if learn_from is None else learn_from
-    rng, size = np.random.default_rng(seed), max(1, BLOCK_BYTES // (8 * len(problem.classes)))
-    fold = (
-        stratified_folds(problem.codes, FOLDS, rng)
-        if problem.groups is None
-        else _group_folds(problem.groups, FOLDS, rng)
-    )
-
-    def blocks() -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        for f in track(range(FOLDS), what, FOLDS):
-            held = np.flatnonzero(fold == f)
-            if len(held):
-                model = learner.fitted(problem, np.flatnonzero(allowed & (fold != f)), seed + f)
-                for rows in np.split(held, np.arange(size, len(held), size)):
-                    yield rows, learner.log_proba(model, problem.inputs(rows))
-
-    return gathered(blocks(), problem.codes, len(problem.classes), columns)
-
-
-def view_bytes(rows: int, n_classes: int, views: int = 6) -> float:
-    """Return the bytes that views of this many rows take, with one block of all classes."""
-    return rows * min(n_classes, MAX_CLASSES) * (8.0 * views + 4.0) + 6.0 * BLOCK_BYTES
-
-
-def with_regularisation(learner: Learner, factor: float) -> Learner | None:
-    """Return the learner with its C multiplied (its alpha divided) by a factor; None if the model
-    has no such parameter or does not use it."""
-    model = learner.model
-    if learner.fit is not None or not hasattr(model, "get_params"):
-        return None
-    steps = getattr(model, "steps", None)
-    prefix = f"{steps[-1][0]}__" if steps else ""
-    parameters = model.get_params()
-    for name, power in (("C", 1.0), ("alpha", -1.0)):
-        value = parameters.get(prefix + name)
-        used = parameters.get(f"{prefix}penalty", "") is not None
-        if used and isinstance(value, Real) and 0 < float(value) < np.inf:
-            copy: Any = clone(model)
-            return replace(learner, model=copy.set_params(**{prefix + name: value * factor**power}))
-    return None
+def view_bytes(rows: int, n_classes: int) -> float:
+    """Return the bytes that six views of this many rows take, with a block of all classes each."""
+    return rows * min(n_classes, MAX_CLASSES) * 52.0 + 6.0 * BLOCK_BYTES
 
 
 def cross_validated_numbers(
@@ -270,3 +259,67 @@ def _by_module(module: Any, X: Any) -> np.ndarray:
     module.eval()
     with torch.no_grad():
         return module(X if torch.is_tensor(X) else torch.as_tensor(X)).cpu().numpy()
+
+
+_BATCH, _EPOCHS = 256, 15
+_RATE, _DECAY = 2.0, 1e-4
+"""Length of the first steps, and the L2 penalty: what a touched weight loses per unit of step."""
+
+
+class SoftmaxRegression(ClassifierMixin, BaseEstimator):
+    """Multinomial logistic regression in bounded memory, for thousands of classes.
+
+    scikit-learn's LogisticRegression holds several (rows × classes) arrays while it is fitted. Here
+    rows come in batches: beside X there are the weights, (columns × classes) in float32, and one
+    batch of (_BATCH × classes). The step length of each column shrinks with its gradients so far
+    (AdaGrad with one number per column), and only columns that occur in a batch are updated.
+    """
+
+    def __init__(self, random_state: int = 0) -> None:
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Learn from these rows."""
+        X = _rows(X)
+        self.classes_, codes = np.unique(np.asarray(y), return_inverse=True)
+        (n, p), C = X.shape, len(self.classes_)
+        share = np.ones(n) if sample_weight is None else np.asarray(sample_weight, dtype=float)
+        share = (share / share.mean()).astype(np.float32)
+        self.coef_ = np.zeros((p, C), dtype=np.float32)
+        counts = np.bincount(codes, minlength=C) + 1.0
+        self.intercept_ = np.log(counts / counts.sum()).astype(np.float32)
+        seen = np.full(p + 1, 1e-6)  # squared gradients of the columns and of the intercept so far
+        rng, small = np.random.default_rng(self.random_state), max(min(_BATCH, n // 8), 1)
+        for _ in range(_EPOCHS):
+            order = rng.permutation(n)
+            for rows in np.split(order, np.arange(small, n, small)):
+                self._step(X[rows], codes[rows], share[rows, None], seen)
+        return self
+
+    def _step(self, part: Any, codes: np.ndarray, share: np.ndarray, seen: np.ndarray) -> None:
+        columns: Any = slice(0, part.shape[1])
+        if is_sparse(part):
+            columns = np.unique(part.indices)
+            part = part[:, columns]
+        off = softmax(np.asarray(part @ self.coef_[columns]) + self.intercept_, axis=1)
+        off[np.arange(len(codes)), codes] -= 1.0
+        off *= share / len(codes)
+        slope, shift = np.asarray(part.T @ off), off.sum(axis=0)
+        seen[columns] += np.mean(slope**2, axis=1) * slope.shape[1]
+        seen[-1] += float(np.sum(shift**2))
+        length = (_RATE / np.sqrt(seen[columns]))[:, None].astype(np.float32)
+        self.coef_[columns] -= length * (slope + _DECAY * self.coef_[columns])
+        self.intercept_ -= np.float32(_RATE / np.sqrt(seen[-1])) * shift
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Probabilities of the classes, (rows, classes)."""
+        return softmax(np.asarray(_rows(X) @ self.coef_) + self.intercept_, axis=1)
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The likeliest class of each row."""
+        return self.classes_[np.argmax(self.predict_proba(X), axis=1)]
+
+
+def _rows(X: Any) -> Any:
+    """float32 rows, CSR if they are sparse."""
+    return (sp.csr_matrix if is_sparse(X) else np.asarray)(X, dtype=np.float32)

@@ -26,7 +26,6 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import isotonic_regression
 from scipy.special import expit, logit
-from scipy.stats import betabinom
 
 _INTERCEPT_SD, _SLOPE_SD, _BUMP_SD, _EVIDENCE_SD = 3.0, 0.25, 1.5, 0.5
 _BUMPS = 8
@@ -89,15 +88,6 @@ def learn(stated: Stated, decided: np.ndarray, wrong: np.ndarray) -> Learned:
         share = decided.size / (decided.size + _ISOTONIC_HALF)
         after = (1 - share) * after + share * _isotonic(odds[decided], y, after[decided], odds)
     return Learned(after)
-
-
-def count_by_sample(n: int, m: int, wrong: int) -> tuple[float, tuple[float, float]]:
-    """Return the expected number of wrong ones among n labels and its 90 % interval.
-
-    `wrong` of m others, drawn at random, were wrong.
-    """
-    count = betabinom(n, wrong + 0.5, m - wrong + 0.5)
-    return count.mean(), (float(count.ppf(0.05)), float(count.ppf(0.95)))
 
 
 def _bumps(p: np.ndarray) -> np.ndarray:

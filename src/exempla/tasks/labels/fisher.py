@@ -17,9 +17,7 @@ model without scores, the most similar rows of another label are taken.
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,18 +33,17 @@ from exempla.arrays import (
     row_squares,
     to_numpy,
 )
-from exempla.errors import ExemplaError, ExemplaWarning
+from exempla.errors import ExemplaError
 from exempla.kernel.embed import Embedding, EmbeddingOptions, embed_models, unit_rows
 from exempla.kernel.fisher import resolve_damping
 from exempla.oracles import make_oracle
-from exempla.results import Selection
-from exempla.selection import SBQ, select
-from exempla.tasks.labels.problem import LabelProblem
+from exempla.selection import SBQ
+from exempla.selection.select import quiet_select
 
 if TYPE_CHECKING:
     from exempla.tasks.labels.evidence import Evidence
 
-LABEL_DAMPING = 10.0
+_LABEL_DAMPING = 10.0
 """In units of the mean energy of one Fisher row ("per-row")."""
 BLOCK = 4096
 
@@ -75,7 +72,7 @@ class FisherView:
         rows = concatenate([given, self.more[more]])
         return to_numpy(unit_rows(e.metric.whiten(rows, damping), beyond))
 
-    def damping(self, multiple: float = LABEL_DAMPING) -> float:
+    def damping(self, multiple: float = _LABEL_DAMPING) -> float:
         """Return a multiple of the mean energy of one Fisher row."""
         return multiple * resolve_damping("auto", self.embedding.evidence, use="labels").value
 
@@ -94,22 +91,13 @@ class FisherView:
         return out
 
 
-def view_versions(
-    model: Any,
-    problem: LabelProblem,
-    calibration: np.ndarray,
-    codes: np.ndarray,
-    *,
-    sketch: str | int,
-    seed: int,
-    store: Path | None = None,
-) -> FisherView:
-    """Embed the training rows as given, and any calibration rows, each under its two codes (m, 2).
+def view_versions(evidence: Evidence, sketch: str | int) -> FisherView:
+    """Embed the training rows as given, and the calibration rows, each under its two codes.
 
-    `model` is fitted to the training rows alone. With two classes the scores of a row under both
-    labels point in exactly opposite directions; the longer one gives the direction of both. The
-    scores of the training rows are kept in the folder `store`, if one is given.
+    The model is fitted to the training rows alone. With two classes the scores of a row under both
+    labels point in exactly opposite directions; the longer one gives the direction of both.
     """
+    model, problem = evidence.last_step
     train = problem.train
     data = (problem.inputs(train), problem.labels(train))
     if problem.weights is not None:
@@ -118,10 +106,10 @@ def view_versions(
     oracle = make_oracle(model).by_prediction()
     embedding = embed_models(
         [model], [oracle], [oracle.read(data, role="train")], data,
-        EmbeddingOptions(sketch=sketch, seed=seed), store,
+        EmbeddingOptions(sketch=sketch, seed=evidence.seed), evidence.store,
     )[0]  # fmt: skip
-    repeated = np.repeat(calibration, 2)
-    versions = (problem.inputs(repeated), problem.classes[codes.ravel()])
+    repeated = np.repeat(evidence.calibration_rows, 2)
+    versions = (problem.inputs(repeated), problem.classes[evidence.calibration_codes.ravel()])
     rows, outside = embedding.embed(embedding.oracle.read(versions, role="test"), "true")
     more, lengths = _of_length_one(rows, outside)
     outside = outside / np.where(lengths > 0, lengths, 1.0) ** 2
@@ -178,14 +166,12 @@ def rank_by_sbq(
     size = float(np.abs(z).max())
     opponents = int((z[:n] < -TIE * size).sum())
     picks = min(n if k is None else k, max(opponents, 1), MOST_PICKS)
-    picked = _opponents(unit[:n], mu, picks, noise)
+    picked = quiet_select(unit[:n], mu, picks, SBQ(noise=noise), side="opponents")
     rest = np.setdiff1d(np.arange(n), picked.indices)
     rest = rest[np.argsort(levels(z[rest], size), kind="stable")]
     order = np.concatenate([picked.indices, rest])[:k]
-    weights = np.zeros(max(len(order), len(picked)))
-    weights[: len(picked)] = picked.weights
     return order, {
-        "weights": weights[: len(order)],
+        "weights": np.pad(picked.weights, (0, len(order) - len(picked))),
         "explained": picked.explained,
         "variance": picked.variance,
         "damping": value,
@@ -196,12 +182,6 @@ def rank_by_sbq(
         "alignment": z[order],
         "method": "sbq",
     }
-
-
-def _opponents(rows: np.ndarray, target: np.ndarray, k: int, noise: float) -> Selection:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ExemplaWarning)  # fewer than k is no news
-        return select(rows, target, k, SBQ(noise=noise), side="opponents")
 
 
 def _choose_damping(evidence: Evidence, view: FisherView) -> tuple[float, str]:
@@ -295,7 +275,8 @@ class ContradictingExamples:
         target, anchors = view.unit(np.array([row]), damping)[0], self._anchors[others]
         if not np.any(target):
             return np.array([], dtype=np.int64), np.array([])
-        chosen = _opponents(anchors, target, min(self._count, len(anchors)), _NOISE)
+        most = min(self._count, len(anchors))
+        chosen = quiet_select(anchors, target, most, SBQ(noise=_NOISE), side="opponents")
         against = chosen.weights < 0
         found, weights = chosen.indices[against], -chosen.weights[against]
         order = np.argsort(-levels(weights), kind="stable")

@@ -4,12 +4,11 @@ The files of this package, in the order in which they build on each other:
 
     problem      the input, checked
     crossfit     how the model is refitted; cross-validated predictions
-    neighbours   rows that are close together, and duplicates with different labels
-    decisions    probabilities after some labels have been checked
     wrong        P(label is wrong), the order and the count
     fisher       the paper's ranking, and the examples that contradict a label
-    evidence     all predictions about one problem
+    evidence     all predictions about one problem; duplicates with different labels
     parts, regression, annotators      the other kinds of labels
+    decisions    probabilities after some labels have been checked (`exempla review`)
     result       `LabelFixes`
 """
 
@@ -33,14 +32,13 @@ from exempla.memory import announce
 from exempla.progress import showing
 from exempla.selection.selectors import check_noise
 from exempla.tasks.labels.annotators import fix_votes, is_votes
-from exempla.tasks.labels.crossfit import MAX_CLASSES, make_learner
+from exempla.tasks.labels.crossfit import MAX_CLASSES, SoftmaxRegression, make_learner
 from exempla.tasks.labels.evidence import LIGHT, Evidence, assess_predictions
 from exempla.tasks.labels.fisher import MOST_PICKS, ContradictingExamples, rank_by_sbq
 from exempla.tasks.labels.parts import fix_label_sets, fix_token_labels
 from exempla.tasks.labels.problem import LabelRequest, read_problem, without_unsupervised_steps
 from exempla.tasks.labels.regression import fix_numbers
 from exempla.tasks.labels.result import LabelFixes
-from exempla.tasks.labels.softmax import SoftmaxRegression
 from exempla.tasks.labels.wrong import assess
 from exempla.tasks.retrain import Fit
 
@@ -142,6 +140,8 @@ def fix_labels(
     (True, True)
     >>> len(fixes.contradicting[0].indices) > 0
     True
+    >>> fixes.to_frame().columns.tolist()
+    ['rank', 'index', 'given', 'suggested', 'probability', 'verdict', 'alignment']
     """
     check_choice("method", method, _METHODS)
     check_flag("progress", progress)
@@ -296,7 +296,7 @@ def _from_probabilities(asked: LabelRequest) -> LabelFixes:
     problem = read_problem(asked.train, None)
     n = len(problem)
     k, names = asked.listed(n, "training rows"), asked.names(n, problem.ids)
-    found = assess_predictions(asked.probabilities, problem)
+    found = assess_predictions(asked.probabilities, problem.codes, len(problem.classes))
     order = found.order[:k]
     return LabelFixes(**found.listed(order, problem.classes), **asked.fields(order, names, n, n))
 

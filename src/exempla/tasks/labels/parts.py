@@ -23,12 +23,10 @@ from exempla.data import listing
 from exempla.errors import ExemplaError
 from exempla.memory import announce
 from exempla.progress import track
-from exempla.tasks.labels.crossfit import make_learner, view_bytes
-from exempla.tasks.labels.evidence import Evidence, assess_predictions
-from exempla.tasks.labels.neighbours import Neighbours
+from exempla.tasks.labels.crossfit import SoftmaxRegression, make_learner, view_bytes
+from exempla.tasks.labels.evidence import Evidence, Neighbours, assess_predictions
 from exempla.tasks.labels.problem import LabelProblem, LabelRequest, read_rows
 from exempla.tasks.labels.result import LabelFixes
-from exempla.tasks.labels.softmax import SoftmaxRegression
 from exempla.tasks.labels.wrong import Assessment
 
 _WRAPPED = ("OneVsRestClassifier", "MultiOutputClassifier", "ClassifierChain")
@@ -50,7 +48,13 @@ def fix_label_sets(asked: LabelRequest) -> LabelFixes:
     model = asked.model
     model = model.estimator if type(model).__name__ in _WRAPPED else model
     both = np.array([0, 1])
-    learner = None if asked.probabilities is not None else make_learner(model, both, asked.fit)
+    present = None if asked.probabilities is None else np.asarray(asked.probabilities)
+    if present is not None and present.shape != Y.shape:
+        raise ExemplaError(
+            f"probabilities have shape {present.shape}; give that of every label to be present, "
+            f"{Y.shape}."
+        )
+    learner: Any = make_learner(model, both, asked.fit) if present is None else None
     announce(view_bytes(len(Y), 2) + 80.0 * n * L, f"{n:,} rows of {L:,} labels")
     found: dict[int, Assessment] = {}
     warnings: list[str] = []
@@ -62,10 +66,11 @@ def fix_label_sets(asked: LabelRequest) -> LabelFixes:
             most = f"The label {names[place]} is {same} given, but for one row at most"
             warnings.append(f"{most}: it was not judged.")
             continue
-        problem = LabelProblem(given.X, codes, both, n, given.weights)
-        if learner is None:
-            found[place] = assess_predictions(_two(asked.probabilities, place, Y.shape), problem)
+        if present is not None:
+            p = np.column_stack([1.0 - present[:, place], present[:, place]])
+            found[place] = assess_predictions(p, codes, 2)
             continue
+        problem = LabelProblem(given.X, codes, both, n, given.weights)
         evidence = Evidence(learner, problem, seed=asked.seed + place)
         if found:  # the same rows for every label
             evidence.neighbours = near
@@ -109,17 +114,6 @@ def _joined(found: dict[int, Assessment], Y: np.ndarray) -> Assessment:
         interval=(float(low), float(min(high, Y.size))),
         used=tuple(dict.fromkeys(name for one in found.values() for name in one.used)),
     )
-
-
-def _two(probabilities: Any, place: int, shape: tuple[int, int]) -> np.ndarray:
-    """(n, 2): of one label, absent and present."""
-    values = np.asarray(probabilities)
-    if values.shape != shape:
-        raise ExemplaError(
-            f"probabilities have shape {values.shape}; give that of every label to be present, "
-            f"{shape}."
-        )
-    return np.column_stack([1.0 - values[:, place], values[:, place]])
 
 
 def _dense(data: Any) -> tuple[Any, list[Any]]:
@@ -208,7 +202,7 @@ def fix_token_labels(asked: LabelRequest) -> LabelFixes:
     if asked.probabilities is not None:
         if more:
             raise ExemplaError("probabilities are of the training tokens: leave curated out.")
-        found = assess_predictions(_stacked(asked.probabilities, words), problem)
+        found = assess_predictions(_stacked(asked.probabilities, words), codes, len(classes))
     else:
         X: Any = token_rows([*words, *more])
         X = X[:, np.bincount(X.indices, minlength=X.shape[1]) > 1]  # others help no other token

@@ -82,7 +82,7 @@ def _log_density(z: np.ndarray, right: np.ndarray) -> np.ndarray:
     return peak + np.log(2.0 / (below + above)) - (nu + 1) / 2 * np.log1p(off**2 / nu)
 
 
-class Assessed(NamedTuple):
+class _Assessed(NamedTuple):
     """What is estimated of every number."""
 
     probabilities: np.ndarray
@@ -95,7 +95,7 @@ class Assessed(NamedTuple):
     """ν of right residuals."""
 
 
-def assess(case: Case, seed: int) -> Assessed:
+def assess(case: Case, seed: int) -> _Assessed:
     """Return P(wrong) of every number, the likeliest kind of mistake and the count."""
     n, rows = int((~case.curated).sum()), np.arange(len(case.y))
     if len(rows) > _FIT_ROWS:
@@ -110,7 +110,7 @@ def assess(case: Case, seed: int) -> Assessed:
     # the count varies around its mean, and the shares are known from as many cases only
     off = Z90 * float(np.sqrt(expected + np.sum(wrong * (1.0 - wrong))))
     interval = max(expected - off, 0.0), min(expected + off, float(n))
-    return Assessed(wrong, np.argmax(ways, axis=1), expected, interval, float(np.exp(right[2])))
+    return _Assessed(wrong, np.argmax(ways, axis=1), expected, interval, float(np.exp(right[2])))
 
 
 def repaired(case: Case, kinds: np.ndarray) -> np.ndarray:

@@ -81,16 +81,9 @@ class LabelFixes(Answer):
 
     Examples
     --------
-    >>> from sklearn.datasets import load_breast_cancer
-    >>> from sklearn.linear_model import LogisticRegression
-    >>> from sklearn.preprocessing import scale
-    >>> import exempla
-    >>> X, y = load_breast_cancer(return_X_y=True)
-    >>> X, model = scale(X), LogisticRegression()
-    >>> fixes = exempla.fix_labels(model, (X[:400], y[:400]), (X[400:], y[400:]), k=5)
-    >>> fixes.to_frame().columns.tolist()
-    ['rank', 'index', 'given', 'suggested', 'probability', 'verdict', 'alignment']
+    See `fix_labels` for classes. Tokens and numbers:
 
+    >>> import exempla
     >>> words = [["Ada", "went", "to", "Rome"], ["Bo", "saw", "Oslo"]] * 40
     >>> labels = [["PER", "O", "O", "LOC"], ["PER", "O", "LOC"]] * 40
     >>> labels[4] = ["LOC", "O", "O", "LOC"]
@@ -118,9 +111,8 @@ class LabelFixes(Answer):
     n_trusted: int
     seed: int
     version: str
+    n_labels: int
     task: str = "classes"
-    n_labels: int = -1
-    """Set to `n_train` if not given."""
     alternative: np.ndarray = field(default_factory=lambda: np.array([]))
     alternative_chance: np.ndarray = field(default_factory=lambda: np.array([]))
     given_chance: np.ndarray = field(default_factory=lambda: np.array([]))
@@ -156,7 +148,6 @@ class LabelFixes(Answer):
         n = len(self.indices)
         p = self.probabilities
         filled = {
-            "n_labels": self.n_train if self.n_labels < 0 else self.n_labels,
             "weights": self.weights if len(self.weights) else p,
             "alignment": self.alignment if len(self.alignment) else np.zeros(n),
             "verdict": self.verdict if len(self.verdict) else np.where(p > 0.5, "wrong", "right"),

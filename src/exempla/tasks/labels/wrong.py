@@ -30,14 +30,13 @@ from typing import Any
 import numpy as np
 from scipy.optimize import brentq, minimize
 from scipy.special import expit, log_softmax, logit, logsumexp
-from scipy.stats import mannwhitneyu
+from scipy.stats import betabinom, mannwhitneyu
 from threadpoolctl import threadpool_limits
 
 from exempla.arrays import TIE, first_largest, levels
 from exempla.tasks.labels.crossfit import Columns
-from exempla.tasks.labels.decisions import count_by_sample
 
-MAX_LOG_ODDS = 12.0
+_MAX_LOG_ODDS = 12.0
 """Log-odds beyond this all mean "certain"."""
 _MAX_WEIGHT = 4.0
 _MAX_WEIGHTS = {"nearest rows": 1.0}
@@ -81,7 +80,7 @@ class Stack:
         """Return log q of the kept classes, (rows, columns)."""
         total = self.biases[columns.codes]
         for weight, view in zip(self.weights, views, strict=True):
-            total = total + weight * np.maximum(view, -MAX_LOG_ODDS)
+            total = total + weight * np.maximum(view, -_MAX_LOG_ODDS)
         return log_softmax(total, axis=1)
 
     @property
@@ -96,7 +95,7 @@ class Stack:
         other[rows, own] = -np.inf
         wrong: Any = logsumexp(other, axis=1)
         right = log_q[rows, own] + np.log1p(-rates[rows, own])
-        odds = np.clip(wrong - right - self.prior, -MAX_LOG_ODDS, MAX_LOG_ODDS)
+        odds = np.clip(wrong - right - self.prior, -_MAX_LOG_ODDS, _MAX_LOG_ODDS)
         return odds, np.exp(np.logaddexp(wrong, right))
 
 
@@ -221,6 +220,15 @@ def assess(
     )
 
 
+def count_by_sample(n: int, m: int, wrong: int) -> tuple[float, tuple[float, float]]:
+    """Return the expected number of wrong ones among n labels and its 90 % interval.
+
+    `wrong` of m others, drawn at random, were wrong.
+    """
+    count = betabinom(n, wrong + 0.5, m - wrong + 0.5)
+    return count.mean(), (float(count.ppf(0.05)), float(count.ppf(0.95)))
+
+
 def fit_stack(
     views: Mapping[str, np.ndarray], columns: Columns, n_train: int, seed: int = 0
 ) -> Stack:
@@ -230,7 +238,7 @@ def fit_stack(
     """
     N = len(columns.own)
     rows = _sampled(np.arange(n_train, N) if n_train < N else np.arange(N), seed)
-    V = np.stack([np.maximum(view[rows], -MAX_LOG_ODDS) for view in views.values()], axis=-1)
+    V = np.stack([np.maximum(view[rows], -_MAX_LOG_ODDS) for view in views.values()], axis=-1)
     limits = [(0.0, _MAX_WEIGHTS.get(name, _MAX_WEIGHT)) for name in views]
     if n_train == N:
         return _maximised(V, columns.part(rows), limits)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -24,9 +24,9 @@ from exempla.kernel.fisher import check_damping, resolve_damping
 from exempla.memory import COMPILER_BYTES, IMPORT_BYTES, announce
 from exempla.progress import showing, track
 from exempla.results import Selection
-from exempla.selection import SBQ, NonNegative, Selector, select
+from exempla.selection import SBQ, NonNegative, Selector
 from exempla.selection.nnls import nonnegative_minimum
-from exempla.selection.select import MAX_FLOAT64_ENTRIES
+from exempla.selection.select import MAX_FLOAT64_ENTRIES, quiet_select
 from exempla.tasks.retrain import check_fit, fitted
 from exempla.tasks.summarize.last_layer import LastLayer, read_last_layer
 from exempla.tasks.summarize.posterior import (
@@ -65,12 +65,12 @@ def fit_weights(
     return weights / weights.sum()
 
 
-MOST_NONNEGATIVE = 300
+_MOST_NONNEGATIVE = 300
 """Up to so many picks the weights are refitted ≥ 0 after each pick; beyond, where almost every
 good set has nearly positive weights, SBQ is cheaper."""
 NOISE = 1e-3
 """σ² of SBQ, in units of the median squared row norm."""
-RIDGE = 1e-2
+_RIDGE = 1e-2
 """Pull of the weights towards equal ones, in the same units."""
 
 
@@ -86,27 +86,22 @@ def _choose(
     k = min(k, len(pool.examples))
     pool.mark_classes(codes, by_class)
     if selector is None:
-        selector = NonNegative() if k <= MOST_NONNEGATIVE else SBQ(noise=NOISE * pool.typical)
-    with warnings.catch_warnings():
-        # fewer picks than k are filled up below
-        warnings.simplefilter("ignore", ExemplaWarning)
-        found = select(pool.rows, pool.target, k, selector)
+        selector = NonNegative() if k <= _MOST_NONNEGATIVE else SBQ(noise=NOISE * pool.typical)
+    found = quiet_select(pool.rows, pool.target, k, selector)
     picked = found.indices
     if len(picked) < k:
         rest = fillers[~np.isin(fillers, picked)]
         picked = np.concatenate([picked, rest[: k - len(picked)]])
     if len(pool.shares):
         picked = with_every_class(picked, codes[pool.examples], pool.rows, pool.target)
-    gains = np.zeros(k)
-    gains[: len(found.gains)] = found.gains
-    weights = fit_weights(pool.rows[picked], pool.target, RIDGE * pool.typical)
+    weights = fit_weights(pool.rows[picked], pool.target, _RIDGE * pool.typical)
     apart = pool.target - weights @ pool.rows[picked]
     mmd2, norm2 = float(apart @ apart), float(pool.target @ pool.target)
     return replace(
         found,
         indices=pool.examples[picked],
         weights=weights,
-        gains=gains,
+        gains=np.pad(found.gains, (0, k - len(found.gains))),
         mmd2=mmd2,
         variance=mmd2,
         explained=1.0 - mmd2 / norm2,
@@ -117,9 +112,9 @@ def _choose(
 
 MOST, FEWEST = 50_000, 10
 """Examples to measure by: more say little more, fewer say nothing."""
-N_TOTALS = 9
+_N_TOTALS = 9
 """How many totals are tried, evenly spaced on a logarithmic scale."""
-EQUAL = 1e-6
+_EQUAL = 1e-6
 """Mean log-likelihoods within this share of each other are equal: a refit stops that far from its
 optimum, and where exactly is decided by rounding."""
 
@@ -145,13 +140,13 @@ def best_total(
     counts = None if layer.counts is None else layer.counts[others]
     best, chosen = -np.inf, (0, layer.size)
     # from n down, so that a total that changes nothing stays n
-    totals = np.geomspace(layer.size, min(1.0, len(choices[0][0]) / 32), N_TOTALS)
+    totals = np.geomspace(layer.size, min(1.0, len(choices[0][0]) / 32), _N_TOTALS)
     tried = [(i, float(amount)) for amount in totals for i in range(len(choices))]
     for i, amount in track(tried, "choosing the total weight", len(tried)):
         picked, weights = choices[i]
         each = refit(picked, weights * amount, others)
         likely = float(np.average(each, weights=counts))
-        if likely > best + EQUAL * abs(likely):
+        if likely > best + _EQUAL * abs(likely):
             best, chosen = likely, (i, amount)
     return chosen
 
@@ -227,7 +222,6 @@ class Summary(Selection):
 
 
 Total = Literal["auto", "k", "n"]
-TOTALS = ("auto", "k", "n")
 
 
 def summarize(
@@ -302,7 +296,7 @@ def summarize(
     >>> bool(small.score(X, y) > 0.95)
     True
     """
-    check_choice("total", total, TOTALS)
+    check_choice("total", total, get_args(Total))
     shrunk = resolve_damping(check_damping(damping, "summary"), None, use="summary")
     if isinstance(model, list | tuple):
         raise ExemplaError("summarize takes one model, not a list: the summary is for its refit.")
@@ -321,7 +315,7 @@ def summarize(
         pool = candidates(layer, posterior(layer, k, draws, damping=shrunk.value), k, sample)
         # where a refit compares them, a summary that leaves the classes' shares free and one that
         # matches them; otherwise the second alone, which is the safe one
-        both = refit is not None and len(pool.shares) > 0 and k <= MOST_NONNEGATIVE
+        both = refit is not None and len(pool.shares) > 0 and k <= _MOST_NONNEGATIVE
         fillers = order.permutation(len(pool.examples))
         ways = (False, True) if both else (True,)
         found = [_choose(pool, layer.codes, k, selector, way, fillers) for way in ways]

@@ -140,12 +140,12 @@ def read_last_layer(
     a = inputs[0].join(inputs[1:]).a
     assert examples.codes is not None
     theta = oracle.theta.reshape(layer.d_in, layer.d_out)
-    counts = given_weights(train)
+    counts = _given_weights(train)
     scale = examples.weights
     if scale is not None and counts is not None:
         scale = np.divide(scale, counts, out=np.ones_like(scale), where=counts > 0)
-    ids = None if examples.ids is None else np.asarray(examples.ids)
-    return LastLayer(a, examples.codes, oracle.family, theta, layer.penalty, scale, counts, ids)
+    family, codes = oracle.family, examples.codes
+    return LastLayer(a, codes, family, theta, layer.penalty, scale, counts, examples.ids)
 
 
 def _read_torch_layer(
@@ -185,15 +185,14 @@ def _read_torch_layer(
     if layer.bias is not None:
         theta = np.vstack([theta, in_float64(layer.bias)])
         a = np.hstack([a, np.ones((len(a), 1))])
-    ids = None if examples.ids is None else np.asarray(examples.ids)
     ours = oracle.head.family.log_prob(a @ theta, codes)
     if not np.allclose(ours, theirs, atol=_TOLERANCE, rtol=_TOLERANCE):
         raise UnsupportedModelError(
             "the chosen layer's outputs are not the model's: name the last linear layer with "
             "parameters=."
         )
-    penalty, counts = np.zeros(len(theta)), given_weights(train)
-    return LastLayer(a, codes, oracle.head.family, theta, penalty, None, counts, ids)
+    penalty, counts = np.zeros(len(theta)), _given_weights(train)
+    return LastLayer(a, codes, oracle.head.family, theta, penalty, None, counts, examples.ids)
 
 
 def _linear_layer(model: Any, wanted: Any) -> str:
@@ -212,7 +211,7 @@ def _linear_layer(model: Any, wanted: Any) -> str:
     )
 
 
-def given_weights(train: Any) -> np.ndarray | None:
+def _given_weights(train: Any) -> np.ndarray | None:
     """The sample weights of (X, y, sample_weight)."""
     given = train[2] if isinstance(train, tuple) and len(train) == 3 else None
     return None if given is None else np.asarray(given, dtype=np.float64)

@@ -23,12 +23,11 @@ from scipy.sparse import csr_array
 from sklearn.linear_model import LogisticRegression, LogisticRegressionCV, Ridge, RidgeCV
 
 from exempla.arrays import Array, is_sparse
-from exempla.data import plain_labels, take_rows, unpack
+from exempla.data import plain_labels, row_hashes, take_rows, unpack
 from exempla.errors import ExemplaError
 from exempla.oracles import make_oracle
 from exempla.oracles.sklearn.base import unwrap_estimator
 from exempla.selection.rows import tie_threshold
-from exempla.tasks.copies import row_hashes
 from exempla.tasks.retrain import is_module, refit, weight_argument
 from exempla.tasks.summarize.last_layer import LastLayer
 
@@ -152,7 +151,12 @@ def posterior(
     noise = rng.standard_normal((draws, layer.theta.size)) * np.sqrt(spread / k)
     steps = noise @ whitening if whitening.ndim == 2 else noise * whitening
     thetas = layer.theta[None] + steps.reshape(draws, *layer.theta.shape)
-    return Posterior(thetas, whitening, _signed_hashing(thetas.size, rng))
+    if (length := thetas.size) <= WIDTH:
+        return Posterior(thetas, whitening, None)
+    # each coordinate is added, with a random sign, to one of WIDTH: keeps dot products on average
+    signs, columns = rng.choice([-1.0, 1.0], length), rng.integers(0, WIDTH, length)
+    hashing = csr_array((signs, (np.arange(length), columns)), shape=(length, WIDTH))
+    return Posterior(thetas, whitening, hashing)
 
 
 def _inverse_root(metric: np.ndarray) -> np.ndarray:
@@ -168,15 +172,6 @@ def _inverse_root(metric: np.ndarray) -> np.ndarray:
         )
     roots = np.where(kept, 1 / np.sqrt(np.where(kept, values, 1.0)), 0.0)
     return roots if vectors is None else (vectors * roots) @ vectors.T
-
-
-def _signed_hashing(length: int, rng: np.random.Generator) -> csr_array | None:
-    """Each coordinate added, with a random sign, to one of WIDTH: keeps dot products on average."""
-    if length <= WIDTH:
-        return None
-    signs = rng.choice([-1.0, 1.0], length)
-    columns = rng.integers(0, WIDTH, length)
-    return csr_array((signs, (np.arange(length), columns)), shape=(length, WIDTH))
 
 
 Refit = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
@@ -329,7 +324,14 @@ def candidates(layer: LastLayer, around: Posterior, k: int, rng: np.random.Gener
     if layer.discrete:
         shares = np.bincount(layer.codes, weights=layer.counts) / layer.size
     width = around.width + len(shares)
-    examples = _sample(layer, around, pool_size(k, width), rng)
+    size, counted, leverage = pool_size(k, width), np.arange(len(layer)), None
+    if layer.counts is not None:
+        counted = counted[layer.counts > 0]
+    if size < len(counted):
+        leverage = around.leverage(layer.take(counted))
+        leverage[leverage < _NO_LEVERAGE * leverage.max()] = 0.0
+    classes = layer.codes if layer.discrete else None
+    examples = stratified_sample(classes, counted, size, rng, leverage)
     rows = np.empty((len(examples), width), dtype=np.float32)
     chosen = layer.take(examples)
     around.fill(rows, chosen)
@@ -345,17 +347,6 @@ def candidates(layer: LastLayer, around: Posterior, k: int, rng: np.random.Gener
 def pool_size(k: int, width: int) -> int:
     """How many candidates there are for k picks, in rows of so many numbers."""
     return max(k, min(max(_FEWEST_CANDIDATES, _PER_PICK * k), ROW_BYTES // (4 * width)))
-
-
-def _sample(layer: LastLayer, around: Posterior, size: int, rng: np.random.Generator) -> np.ndarray:
-    counted = np.arange(len(layer))
-    counted = counted if layer.counts is None else counted[layer.counts > 0]
-    classes = layer.codes if layer.discrete else None
-    leverage = None
-    if size < len(counted):
-        leverage = around.leverage(layer.take(counted))
-        leverage[leverage < _NO_LEVERAGE * leverage.max()] = 0.0
-    return stratified_sample(classes, counted, size, rng, leverage)
 
 
 def first_equal(layer: LastLayer) -> np.ndarray:
