@@ -20,7 +20,7 @@ from exempla.errors import ExemplaError
 from exempla.explainer import Explainer
 from exempla.progress import waiting
 from exempla.report import About
-from exempla.report.evidence import token_views
+from exempla.report.views import token_views
 from exempla.report.words import answer
 from exempla.tables import Table
 
@@ -64,6 +64,7 @@ def explain_texts(options: Namespace) -> int:
     )
     with job.published() as stage:
         views = token_views(explanation)
+        assert views is not None
         paths = write_results(
             stage, explanation, train_view=views[0], test_view=views[1], about=about,
             extra={"file": files.table.path.name, "model": options.model},
