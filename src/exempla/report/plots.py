@@ -31,9 +31,7 @@ _OPPONENT, _PROPONENT, _INK = "#b3261e", "#1f6f4a", "#333333"
 
 def explained_shares(explanation: Selection) -> np.ndarray:
     """Return the share of ‖μ‖² explained after each pick: Σ_{i≤j} gain_i / ‖μ‖²."""
-    gains = np.asarray(explanation.gains, dtype=np.float64)
-    norm2 = explanation.variance + float(gains.sum())  # posterior variance + Σ gains
-    return np.cumsum(gains) / norm2 if norm2 > 0 else np.zeros(len(gains))
+    return np.cumsum(explanation.gains) / (explanation.target_norm2 or 1.0)
 
 
 def plot_explanation(explanation: Explanation) -> Figure:
