@@ -270,7 +270,9 @@ class TokenView(View):
 
 def token_views(answer: Selection) -> tuple[TokenView, TokenView] | None:
     """Return views of the training texts and the queried texts; None if either is not texts."""
-    asked = answer.question if isinstance(answer, Explanation) else None
+    if not isinstance(answer, Explanation):
+        return None
+    asked = answer.question
     if asked is None or asked.shares is None:
         return None
     if not all(isinstance(x, Completions) for x in (asked.explainer.train_data, asked.test)):
