@@ -34,10 +34,10 @@ import numpy as np
 from sklearn.metrics import average_precision_score
 
 from benchmarks.review_cases import KINDS, RATES, Case, real_cases, synthetic_case
+from exempla.review.folder import Suspect
 from exempla.review.log import Draw
 from exempla.review.sampling import RemainingErrors, sample_rest
 from exempla.review.session import ReviewPlan, ReviewState, Settled
-from exempla.review.suspects import Suspect
 
 REFIT = 5
 FIELDS = (

@@ -16,8 +16,8 @@ from sklearn.preprocessing import StandardScaler
 
 import exempla
 from exempla.report import About, ImageView, TableView, View, render_report, words
-from exempla.report.evidence import decisive_parts
 from exempla.report.plots import effect_plot
+from exempla.report.views import decisive_parts
 from exempla.report.words import on_unseen_rows, percent, poor_model, stands_out
 from exempla.tasks import retrain
 from tests.report.test_report import Page

@@ -31,9 +31,8 @@ from exempla.report import (
     render_report,
     write_report,
 )
-from exempla.report.evidence import decisive_parts, strongest
 from exempla.report.plots import BUDGET, Gallery, explained_shares
-from exempla.report.views import LONGEST_TEXT, MOST_CELLS
+from exempla.report.views import LONGEST_TEXT, MOST_CELLS, decisive_parts, strongest_picks
 
 HOSTILE = '<script>alert(1)</script><img src=x onerror=alert(2)>" onmouseover="alert(3)'
 
@@ -202,9 +201,13 @@ def test_evidence_of_several_models():
 
 def test_strongest_keeps_to_its_side():
     evidence = np.array([[-0.5, 0.3], [0.9, -0.1], [-0.7, 0.2]])
-    assert [p.tolist() for p in strongest(evidence, "opponents", 2)] == [[2, 0], [1]]
-    assert [p.tolist() for p in strongest(evidence, "proponents", 2)] == [[1], [0, 2]]
-    assert [p.tolist() for p in strongest(evidence, "both", 2)] == [[1, 2], [0, 2]]
+    for side, expected in {
+        "opponents": {0: [2, 0], 1: [1]},
+        "proponents": {0: [1], 1: [0, 2]},
+        "both": {0: [1, 2], 1: [0, 2]},
+    }.items():
+        found = strongest_picks(evidence, side, 2, View())
+        assert {query: picks.tolist() for query, picks in found.items()} == expected
 
 
 def test_without_views_the_rows_are_named(answer):

@@ -22,6 +22,7 @@ from exempla.review.gate import Keys
 from exempla.review.log import DecisionLog
 from exempla.review.sampling import sample_rest
 from exempla.review.server import listen, make_server
+from exempla.review.session import ReviewSession
 
 CLASSES = ("ham", "spam", "news")
 START = (
@@ -145,7 +146,8 @@ def served(folder: Path, initial_sample: int = 0) -> Iterator[str]:
     log = DecisionLog(folder / "decisions.sqlite", review.key)
     listener = listen(0, log)
     port = listener.getsockname()[1]
-    server = make_server(review, log, port, keys, None, initial_sample)
+    session = ReviewSession(review, log, initial_sample=initial_sample)
+    server = make_server(session, port, keys)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     try:

@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import stat
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -35,7 +36,9 @@ def decide(folder: Path, *states: RowDecision) -> None:
 
 
 def corrected(folder: Path) -> Path:
-    return write_corrected(read_review(folder), export_decisions(folder))
+    review, decisions = read_review(folder), export_decisions(folder)
+    with closing(review.open_log()) as log:
+        return write_corrected(review, log, decisions)
 
 
 SOME = (

@@ -10,8 +10,7 @@ import pytest
 
 from exempla.errors import ExemplaError, ExemplaWarning
 from exempla.review import Content, EvidenceRow, ReviewedFile, Suspect, read_review, write_review
-from exempla.review.folder import image_bytes
-from exempla.review.suspects import content_json
+from exempla.review.folder import content_json, image_bytes
 from tests.review.case import make_folder, plain
 
 SOURCE = ReviewedFile("rows.csv", "csv", label="label")

@@ -18,9 +18,9 @@ from sklearn.linear_model import LogisticRegression
 from exempla import fix_labels
 from exempla.errors import ExemplaError
 from exempla.review import ReviewedFile, Suspect, read_review, write_review
+from exempla.review.folder import item_of
 from exempla.review.integrations import export_review_items, import_decisions
 from exempla.review.log import DecisionLog, RowDecision
-from exempla.review.suspects import item_of
 from tests.review.case import make_folder
 
 TOOLS = ("label-studio", "fiftyone", "cleanlab", "spotlight")

@@ -11,7 +11,7 @@ from exempla.errors import ExemplaError
 from exempla.report.words import chance
 from exempla.review import Content, ReviewedFile, Suspect, read_review, write_review
 from exempla.review.export import export_review
-from exempla.review.suspects import item_of, row_of
+from exempla.review.folder import item_of, row_of
 from tests.review.case import served, signed_in
 from tests.review.test_app import decide
 

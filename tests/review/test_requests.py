@@ -82,10 +82,10 @@ def test_of_two_exports_at_once_one_waits_its_turn_in_words(tmp_path, monkeypatc
     begun, go_on = threading.Event(), threading.Event()
     real = export.write_corrected
 
-    def slow(review, decisions):
+    def slow(*given):
         begun.set()
         assert go_on.wait(10)
-        return real(review, decisions)
+        return real(*given)
 
     monkeypatch.setattr(export, "write_corrected", slow)
     answers = {}

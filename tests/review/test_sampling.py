@@ -85,19 +85,21 @@ def test_the_bound_to_stop_by_comes_down_with_right_ones_and_up_with_wrong_ones(
 def test_every_undecided_row_is_as_likely_to_be_drawn_as_any_other():
     # 10 listed rows of which 4 are decided, and a rest of 30: 36 rows, each 1/36.
     sizes, gone = (5, 5, 15, 15), [3, 1, 0, 0]
-    open_ = [[0, 1], [5, 6, 7, 8], list(range(10, 25)), list(range(25, 40))]
+    items = np.array([0, 1, 5, 6, 7, 8, *range(10, 40)])
+    strata = np.repeat(np.arange(4), [2, 4, 15, 15])
     for number in (0, 5):
-        drawn = [draw(Strata(sizes, seed=seed), number, gone, open_) for seed in range(6_000)]
-        counts = np.bincount(drawn, minlength=40)[[0, 1, 5, 6, 7, 8, *range(10, 40)]]
+        drawn = [draw(Strata(sizes, seed), number, gone, items, strata) for seed in range(6_000)]
+        counts = np.bincount(drawn, minlength=40)[items]
         assert counts.sum() == 6_000
         assert np.abs(counts - 6_000 / 36).max() < 4.5 * np.sqrt(6_000 / 36)
 
 
 def test_draws_are_spread_over_the_strata_and_come_again_with_the_seed():
     sizes = (50, 50, 450, 450)
-    open_ = [list(range(1000 * h, 1000 * h + size)) for h, size in enumerate(sizes)]
-    drawn = [draw(Strata(sizes, seed=9), t, [0] * 4, open_) for t in range(40)]
-    assert drawn == [draw(Strata(sizes, seed=9), t, [0] * 4, open_) for t in range(40)]
+    items = np.concatenate([np.arange(size) + 1000 * h for h, size in enumerate(sizes)])
+    given = Strata(sizes, seed=9), items // 1000
+    drawn = [draw(given[0], t, [0] * 4, items, given[1]) for t in range(40)]
+    assert drawn == [draw(given[0], t, [0] * 4, items, given[1]) for t in range(40)]
     strata = np.bincount([row // 1000 for row in drawn], minlength=4)
     assert np.abs(strata - 40 * np.array(sizes) / 1000).max() <= 2
 

@@ -28,7 +28,7 @@ from exempla.errors import ExemplaError
 from exempla.oracles import is_trees
 from exempla.progress import stage, waiting
 from exempla.report import About
-from exempla.report.evidence import decisive_parts
+from exempla.report.views import decisive_parts
 from exempla.tables import (
     Chosen,
     Column,

@@ -1,10 +1,24 @@
 """The explanation made visible: one self-contained HTML page, and figures."""
 
-from exempla.report.evidence import TokenView, evidence_of, marked_text
-from exempla.report.listing import Listed, write_label_report, write_listing
-from exempla.report.page import explanation_fragment, render_report, write_report
+from exempla.report.page import (
+    Listed,
+    explanation_fragment,
+    render_report,
+    write_label_report,
+    write_listing,
+    write_report,
+)
 from exempla.report.plots import plot_evidence, plot_explanation
-from exempla.report.views import Content, ImageView, TableView, TextView, View
+from exempla.report.views import (
+    Content,
+    ImageView,
+    TableView,
+    TextView,
+    TokenView,
+    View,
+    evidence_of,
+    marked_text,
+)
 from exempla.report.words import About
 
 __all__ = [

@@ -1,8 +1,9 @@
 """The HTML report: one self-contained file that needs no network, no server and no script.
 
-A page is a dictionary of plain values, gathered here from an explanation and its views; the
-templates only lay them out, and leave out sections without content. A script adds comfort: click a
-cell of the error matrix to see its errors, sort, search, enlarge.
+A page is a dictionary of plain values, gathered here from an explanation and its views
+(`write_report`), from suspicious labels (`write_label_report`) or from any other ranking of rows
+(`write_listing`). The templates only lay them out, and leave out sections without content. A script
+adds comfort: click a cell of the confusion matrix to see its errors, sort, search, enlarge.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,10 @@ import numpy as np
 
 from exempla.errors import ExemplaError
 from exempla.io import write_text
-from exempla.report import plots, words
-from exempla.report.evidence import about_texts, evidence_of, strongest, token_views, varied_order
+from exempla.report import plots, views, words
 from exempla.report.plots import Gallery, Thumbnail
-from exempla.report.views import MOST_CELLS, Content, View, confusions
-from exempla.report.words import About, signed
+from exempla.report.views import MOST_CELLS, Content, View, confusions, strongest_picks
+from exempla.report.words import About, Trust, chance, signed, trust_in_model
 from exempla.results import Explanation, Selection
 
 _WIDE_CAUSES = 2
@@ -44,10 +44,12 @@ _UNKNOWN = (
     "The training examples behind this prediction are not available: the explanation no longer "
     "holds its query."
 )
-_CARD_ROWS = 50
+_FRAGMENT_ROWS = 50
 """Examples on a notebook's card, which scrolls."""
-_CARDS = count(1)
-"""Numbers the cards of a notebook, so that the buttons of one leave others alone."""
+_FRAGMENTS = count(1)
+"""Numbers the cards of a notebook, so that the buttons of one do not affect another."""
+_MAX_PAIRS = 5
+"""Pairs of equal rows with different labels that a warning names."""
 
 
 @dataclass(frozen=True)
@@ -71,10 +73,10 @@ class _Card:
     copies: int = 1
 
 
-def card_of(content: Content, index: int, gallery: Gallery, **said: Any) -> _Card:
+def _card(content: Content, index: int, gallery: Gallery, **more: Any) -> _Card:
     """Return the card of one example."""
     picture = None if content.image is None else gallery.add(content.image)
-    return _Card(content, picture, index, **said)
+    return _Card(content, picture, index, **more)
 
 
 def write_report(
@@ -126,7 +128,7 @@ def write_report(
         explanation, train_view=train_view, test_view=test_view, about=about, evidence=evidence,
         limit=limit, others=others, verification=verification,
     )  # fmt: skip
-    return save_page(page, path)
+    return _save(page, path)
 
 
 def render_report(explanation: Selection, **options: Any) -> str:
@@ -136,13 +138,13 @@ def render_report(explanation: Selection, **options: Any) -> str:
 
 def explanation_fragment(explanation: Explanation) -> str:
     """Return a small card for notebooks that sorts and filters without a script."""
-    page = _explanation_page(explanation, limit=_CARD_ROWS, others=0, tokens=False)
+    page = _explanation_page(explanation, train_view=View(), limit=_FRAGMENT_ROWS)
     by_weight = np.argsort(-np.abs([card.bar for card in page["picked"]]), kind="stable")
     by_row = np.argsort([card.index for card in page["picked"]], kind="stable")
     ranks = [{"weight": w, "row": r} for w, r in zip(np.argsort(by_weight), np.argsort(by_row))]
     digest = hashlib.sha256(explanation.indices.tobytes()).hexdigest()[:6]
     return _template("fragment.html").render(
-        page=page, rows=[*zip(page["picked"], ranks)], key=f"exempla-{next(_CARDS)}-{digest}"
+        page=page, rows=[*zip(page["picked"], ranks)], key=f"exempla-{next(_FRAGMENTS)}-{digest}"
     )
 
 
@@ -156,16 +158,11 @@ def _explanation_page(
     limit: int = 200,
     others: int = 6,
     verification: Any = None,
-    tokens: bool = True,
 ) -> dict[str, Any]:
-    """Gather what is shown: at most `limit` examples of each kind, `others` causes each.
-
-    With `tokens`, texts of a language model are shown with marked tokens unless views are given.
-    """
+    """Gather what is shown: at most `limit` examples of each kind, `others` causes each."""
     gallery, about = Gallery(), about or About()
-    if tokens and train_view is None and test_view is None and about_texts(explanation):
-        assert isinstance(explanation, Explanation)
-        train_view, test_view = token_views(explanation)
+    if train_view is None and test_view is None:
+        train_view, test_view = views.token_views(explanation) or (None, None)
     largest = float(np.max(np.abs(explanation.weights), initial=0.0))
     unit = 1.0  # a power of ten that makes tiny and huge weights readable
     if largest and not 0.5 <= largest < 1000:
@@ -185,7 +182,7 @@ def _explanation_page(
                 f"{signed(verification.retrained)} (predicted: {signed(verification.predicted)})."
             )
         if test_view is not None:
-            evidence = evidence_of(explanation) if evidence is None else evidence
+            evidence = views.evidence_of(explanation) if evidence is None else evidence
             shown |= {
                 "marks": test_view.marks,
                 "no_cause": _UNKNOWN if evidence is None else "",
@@ -195,7 +192,7 @@ def _explanation_page(
                 "more_comparisons": max(explanation.n_test - limit, 0),
             }
             if not test_view.numeric:
-                shown["matrix"] = confusion_matrix(confusions(test_view, explanation.n_test))
+                shown["matrix"] = _confusion_matrix(confusions(test_view, explanation.n_test))
     return shown | {
         "question": words.question(explanation, about),
         "answer": words.answer(explanation, about),
@@ -204,7 +201,6 @@ def _explanation_page(
         "warnings": _warnings(explanation, about),
         "picked": [pick(place) for place in range(min(limit, len(explanation)))],
         "more_picked": max(len(explanation) - limit, 0),
-        "noise": f"{explanation.noise:g}" if explanation.noise else "",
         "weight_unit": "" if unit == 1.0 else f"{unit:g}",
         "pictures": gallery.encoded(),
         "explanation": explanation,
@@ -231,7 +227,7 @@ def _card_maker(
         index, weight, side = int(explanation.indices[place]), explanation.weights[place], ""
         if alignment is not None:
             side = "opponent" if alignment[place] < 0 else "proponent"
-        return card_of(
+        return _card(
             view.show(index),
             index,
             gallery,
@@ -259,20 +255,18 @@ def _comparisons(
     others: int,
 ) -> list[tuple[_Card, list[_Card]]]:
     """Return the queried examples, each with the picked ones that have the largest influence."""
-    order = list(range(explanation.n_test))
-    best: list[Any] = [()] * explanation.n_test
-    if evidence is not None:
-        best = strongest(evidence, explanation.side, others)
-        order = varied_order(evidence, best, confusions(view, explanation.n_test))
+    if evidence is None:
+        evidence = np.zeros((len(explanation), explanation.n_test))
     out = []
-    for j in order[:limit]:
-        influence = {} if evidence is None else {int(i): float(evidence[i, j]) for i in best[j]}
+    best = strongest_picks(evidence, explanation.side, others, view)
+    for j, picks in islice(best.items(), limit):
+        influence = {i: float(evidence[i, j]) for i in picks.tolist()}
         causes = [replace(pick(i), bearing=_signed(z), bar=z) for i, z in influence.items()]
-        out.append((card_of(view.show(j), j, gallery), causes))
+        out.append((_card(view.show(j), j, gallery), causes))
     return out
 
 
-def confusion_matrix(pairs: Sequence[tuple[str | None, str | None]]) -> dict[str, Any] | None:
+def _confusion_matrix(pairs: Sequence[tuple[str | None, str | None]]) -> dict[str, Any] | None:
     """Count (true, predicted) pairs; None if no prediction differs from its label.
 
     `rows` are (true class, cells), and cells are (predicted class, count, shade from 0 to 4).
@@ -291,7 +285,199 @@ def confusion_matrix(pairs: Sequence[tuple[str | None, str | None]]) -> dict[str
     return {"classes": classes, "rows": rows, "left_out": len(known) - sum(counts.values())}
 
 
-def save_page(page: dict[str, Any], path: str | Path) -> Path:
+@dataclass(frozen=True)
+class Listed:
+    """A row, a remark about it, and the rows shown beside it, each with a number.
+
+    `content` replaces what the view shows of the row.
+    """
+
+    row: int
+    remark: str = ""
+    neighbours: tuple[tuple[int, str], ...] = ()
+    content: Content | None = None
+
+
+def write_listing(
+    path: str | Path,
+    rows: Sequence[Listed],
+    *,
+    view: View,
+    about: About,
+    trust: Sequence[Trust] = (),
+    heading: str,
+    help: str,
+    seed: int,
+    word: str = "influence",
+    others: View | None = None,
+    side: str = "",
+    more: int = 0,
+) -> Path:
+    """Write the page and return its path.
+
+    `heading` and `help` are the title of the list and the sentence below it. `word` says what the
+    numbers of neighbours mean; `others` shows them, if another view does, and `side` sets their
+    colour. `trust` are further lines of the section on trust, and `more` rows are not listed.
+    """
+    gallery = Gallery()
+    cards = [
+        (
+            _card(row.content or view.show(row.row), row.row, gallery, remark=row.remark),
+            [
+                _card((others or view).show(i), i, gallery, bearing=number, side=side)
+                for i, number in row.neighbours
+            ],
+        )
+        for row in rows
+    ]
+    page = {
+        "question": about.question,
+        "answer": about.answer,
+        "about": about,
+        "trust": [*trust_in_model(about), *trust],
+        "warnings": about.warnings,
+        "steps": about.steps,
+        "made": f"seed {seed}",
+        "pictures": gallery.encoded(),
+        "comparisons_heading": heading,
+        "comparisons_help": help,
+        "bearing_word": word,
+        "comparisons" if any(near for _, near in cards) else "listed": cards,
+        "more_comparisons": more,
+    }
+    return _save(page, path)
+
+
+def write_label_report(
+    fixes: Any,
+    path: str | Path,
+    *,
+    train_view: View,
+    contradicting_view: View | None = None,
+    content: Callable[[int], Content] | None = None,
+    about: About,
+    limit: int = 200,
+) -> Path:
+    """Write the result of `fix_labels` as one self-contained HTML file and return its path.
+
+    `contradicting_view` shows the rows that `fixes.contradicting` names: curated rows, or training
+    rows where there were none. `content` returns what to show of the suspect at a rank; by default
+    `train_view` shows its row.
+
+    >>> import pathlib, tempfile
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> import exempla
+    >>> from exempla.report import About, TableView, write_label_report
+    >>> X, y = load_iris(return_X_y=True, as_frame=True)
+    >>> fixes = exempla.fix_labels(LogisticRegression(max_iter=500), (X, y), k=5, progress=False)
+    >>> view = TableView(X, labels=y)
+    >>> page = write_label_report(fixes, pathlib.Path(tempfile.mkdtemp()) / "report.html",
+    ...     train_view=view, contradicting_view=view, about=About())
+    >>> "Which labels are wrong?" in page.read_text()
+    True
+    """
+    rows = []
+    for rank, row in enumerate(fixes.indices[:limit].tolist()):
+        near: tuple[tuple[int, str], ...] = ()
+        if contradicting_view is not None:
+            found = fixes.contradicting[rank]
+            pairs = zip(found.indices, found.weights, strict=True)
+            near = tuple((int(i), f"−{w:.2f}") for i, w in pairs)
+        shown = None if content is None else content(rank)
+        rows.append(Listed(row, _remark(fixes, rank), near, shown))
+    heading = f"Suspicious {fixes.noun}"
+    help = "Most suspicious first, judged by cross-validated predictions."
+    if contradicting_view is not None:
+        heading += ", and the examples that contradict them"
+        others = "trusted examples" if fixes.trusted else "other training examples"
+        help = f"Left: a training example whose label may be wrong. Right: {others} whose labels "
+        help += "contradict it, and how strongly each one disagrees."
+    elif fixes.noun == "numbers":
+        help = "Most suspicious first: the number, the cross-validated prediction, and the usual "
+        help += "distance between the two."
+    return write_listing(
+        path,
+        rows,
+        view=train_view,
+        others=contradicting_view,
+        side="opponent",
+        more=max(len(fixes) - limit, 0),
+        about=replace(
+            about,
+            question=about.question or f"Which {fixes.noun} are wrong?",
+            answer=about.answer or fixes.finding,
+            warnings=tuple(dict.fromkeys((*about.warnings, *fixes.warnings, *_conflicts(fixes)))),
+        ),
+        trust=_trust(fixes),
+        heading=heading,
+        help=help,
+        seed=fixes.seed,
+    )
+
+
+def _conflicts(fixes: Any) -> list[str]:
+    """Return one sentence about equal or nearly equal rows with different labels."""
+    if not fixes.conflicts:
+        return []
+    named = [
+        f"{pair.rows[0]} and {pair.rows[1]} ({pair.labels[0]} / {pair.labels[1]})"
+        for pair in fixes.conflicts[:_MAX_PAIRS]
+    ]
+    n, more = len(fixes.conflicts), len(fixes.conflicts) - len(named)
+    pairs, have = ("pair", "has") if n == 1 else ("pairs", "have")
+    rest = f", and {more:,} more" if more else ""
+    return [
+        f"{n:,} {pairs} of equal or nearly equal rows {have} different labels: rows "
+        f"{', '.join(named)}{rest}."
+    ]
+
+
+def _trust(fixes: Any) -> list[Trust]:
+    """Return the facts behind a list of suspects."""
+    low, high = fixes.interval
+    expected = f"{fixes.expected_errors:,.0f} ({low:,.0f} to {high:,.0f})"
+    lines = [
+        ("Expected to be wrong", expected, f"of {fixes.n_labels:,} {fixes.noun}; 90 % interval")
+    ]
+    if fixes.task == "classes":
+        lines.insert(0, ("Method", fixes.method, fixes.selector))
+    if fixes.tail is not None:
+        tails = "heavy tails" if fixes.tail < 5 else "moderate tails"
+        kind = tails if fixes.tail < 15 else "almost normal"
+        rule = f"{fixes.spread_rule}, ν = {fixes.tail:.1f}"
+        lines.append(("Noise of correct numbers", kind, rule))
+    if fixes.n_trusted:
+        lines.append(("Trusted", f"{fixes.n_trusted:,}", "rows whose labels are known to be right"))
+    if fixes.damping > 0:
+        lines.append(("Damping", f"{fixes.damping:.3g}", fixes.damping_rule))
+    return lines
+
+
+def _remark(fixes: Any, rank: int) -> str:
+    """Return one line about a suspect: its label, the suggested one, and how likely it is wrong."""
+    p = chance(fixes.probabilities[rank])
+    given, better = fixes.given[rank], fixes.suggested[rank]
+    if fixes.spread is not None:
+        arrow = f" → {better:.6g}" if better != given else ""
+        around = f"expected {fixes.expected[rank]:.4g} ± {fixes.spread[rank]:.2g}"
+        kind = f" · {fixes.kind[rank]}" if fixes.probabilities[rank] > 0.5 else ""
+        return f"{given:.6g}{arrow} · {around}{kind} · {p} likely wrong"
+    if fixes.parts == "labels":
+        given, better = ("present" if label else "absent" for label in (given, better))
+    given, better = str(given), str(better)
+    if fixes.part is not None:
+        arrow = f" → {better}" if better != given else ""
+        return f"{fixes.name[rank]}: {given}{arrow} · {p} likely wrong"
+    remark = f"labelled {given}" + (f", probably {better}" if better != given else "")
+    remark += f" ({p} likely mislabelled)"
+    if len(fixes.alternative):
+        other, believed = str(fixes.alternative[rank]), fixes.alternative_chance[rank]
+        remark += f" · cross-validated prediction: {other} {chance(believed)}"
+    return remark
+
+
+def _save(page: dict[str, Any], path: str | Path) -> Path:
     """Write a page and return its path."""
     path = Path(path)
     try:

@@ -18,8 +18,7 @@ from PIL import Image
 
 from exempla.images import as_image, fitted, webp
 from exempla.io import replacing
-from exempla.report.evidence import evidence_of, strongest, varied_order
-from exempla.report.views import Content, View, confusions
+from exempla.report.views import Content, View, evidence_of, strongest_picks
 from exempla.report.words import signed, within
 from exempla.results import Explanation, Selection
 
@@ -32,9 +31,7 @@ _OPPONENT, _PROPONENT, _INK = "#b3261e", "#1f6f4a", "#333333"
 
 def explained_shares(explanation: Selection) -> np.ndarray:
     """Return the share of ‖μ‖² explained after each pick: Σ_{i≤j} gain_i / ‖μ‖²."""
-    gains = np.asarray(explanation.gains, dtype=np.float64)
-    norm2 = explanation.variance + float(gains.sum())  # posterior variance + Σ gains
-    return np.cumsum(gains) / norm2 if norm2 > 0 else np.zeros(len(gains))
+    return np.cumsum(explanation.gains) / (explanation.target_norm2 or 1.0)
 
 
 def plot_explanation(explanation: Explanation) -> Figure:
@@ -87,8 +84,8 @@ def plot_evidence(
     found = evidence_of(explanation) if evidence is None else evidence
     if found is None:
         found = np.repeat(np.asarray(explanation.alignment)[:, None], explanation.n_test, axis=1)
-    best = strongest(found, explanation.side, others)
-    shown = varied_order(found, best, confusions(test_view, len(best)))[:questioned]
+    best = strongest_picks(found, explanation.side, others, test_view)
+    shown = list(best)[:questioned]
     columns = max(1, min(columns, len(shown)))
     rows, width = -(-len(shown) // columns), 1 + others + 1  # the last one separates blocks
     ratios = ([1.0] * (width - 1) + [0.12]) * columns

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-import numpy as np
-
 from exempla import __version__
 from exempla.quality import Judged, disagreement, judge_examples, judge_test, poor_sentence, spaced
 from exempla.report.views import View
@@ -105,9 +103,9 @@ def _embeddings(explanation: Explanation) -> Sequence[Any]:
     return getattr(getattr(explanation.question, "explainer", None), "embeddings", ())
 
 
-_CLEAR = 3.0
+_CLEAR_EFFECT = 3.0
 """Standard deviations of random removals from which an effect is called clear."""
-_BY_HEART = 0.1
+_OVERFITTING_GAP = 0.1
 """Difference between training and test score from which overfitting is mentioned."""
 
 
@@ -128,7 +126,7 @@ def poor_model(explanation: Explanation) -> str:
     train = embeddings[0].train
     some = train.take(spaced(len(train)))
     learned = judge_examples(embeddings[0].oracle, some, "its training rows")
-    if learned is not None and learned.score - unseen.score > _BY_HEART:
+    if learned is not None and learned.score - unseen.score > _OVERFITTING_GAP:
         by_heart = f"its training rows (R² {learned.score:.2f})"
         if learned.classes:
             by_heart = f"{learned.score:.1%} of its training rows"
@@ -155,7 +153,7 @@ def trust_sentences(explanation: Explanation, about: About, train_view: View | N
         effect = "measured effect" if explanation.removal.get("measured") else "predicted effect"
         out.append(
             f"The {effect} is clear: {far:.0f} standard deviations of random removals."
-            if far >= _CLEAR
+            if far >= _CLEAR_EFFECT
             else f"The {effect} is not clear: {far:.1f} standard deviations of random removals. "
             "Random rows could do as much."
         )
@@ -334,12 +332,9 @@ def within(value: float, spread: float) -> str:
 
 def doubtful(explanation: Explanation, train_view: View | None) -> int:
     """Return how many of the picked examples have a label the model disagrees with."""
-    if train_view is None or train_view.numeric:
+    if train_view is None:
         return 0
-    if train_view.labels is None or train_view.predicted is None:
-        return 0
-    given, said = np.asarray(train_view.labels), np.asarray(train_view.predicted)
-    return int(np.sum(given[explanation.indices] != said[explanation.indices]))
+    return sum(View.show(train_view, row).doubted for row in explanation.indices.tolist())
 
 
 def trust_in_model(about: About) -> list[Trust]:

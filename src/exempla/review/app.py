@@ -18,10 +18,9 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from exempla.errors import ExemplaError
 from exempla.review.export import BusyError, corrected_path, export_review
-from exempla.review.folder import Review, image_bytes, other_decisions
+from exempla.review.folder import Review, image_bytes, is_number, other_decisions
 from exempla.review.log import DamagedError, RowDecision, StaleError, StorageError
 from exempla.review.session import FIELDS, RENEWED_EVERY, ReviewSession, entry
-from exempla.review.suspects import is_number
 
 _MEDIA_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
 _Once = Annotated[str, Field(min_length=8, max_length=64, pattern=r"^[A-Za-z0-9-]+$")]
@@ -144,7 +143,7 @@ def _add_reading(app: FastAPI, session: ReviewSession) -> None:
 
     @app.get("/api/find")
     def find(wanted: Annotated[str, Query(max_length=200)]) -> dict[str, Any]:
-        return {"items": [item for item in review.find(wanted) if _shown(session, item)]}
+        return {"items": [item for item in review.find(wanted) if session.shows(item)]}
 
     @app.get("/api/image/{space}/{row}")
     def image(space: Literal["train", "curated"], row: _Row) -> Response:
@@ -162,15 +161,8 @@ def _add_reading(app: FastAPI, session: ReviewSession) -> None:
                 "chances": list(zip(items, chances, strict=True))}  # fmt: skip
 
 
-def _shown(session: ReviewSession, item: int) -> bool:
-    """Return True for suspects and drawn rows; the person must not choose other rows."""
-    if item in session.rest:
-        return any(item == each.row for each in session.log.draws)
-    return item in session.review.lines
-
-
 def _check_shown(session: ReviewSession, item: int) -> None:
-    if not _shown(session, item):
+    if not session.shows(item):
         raise HTTPException(404, "That row is not among the suspects.")
 
 

@@ -17,20 +17,14 @@ from typing import Any
 from exempla.errors import ExemplaError
 from exempla.io import alone_in, write_bytes, write_text
 from exempla.report.words import chance
-from exempla.review.folder import Review, other_decisions, read_review
+from exempla.review.folder import FIRST_PART, Review, item_of, other_decisions, read_review, row_of
 from exempla.review.log import DecisionLog, RowDecision, StorageError
-from exempla.review.suspects import FIRST_PART, item_of, row_of
 
 # Tables are imported where they are used: the page starts without the packages they need.
 
 
 class BusyError(ExemplaError):
     """Another export is running in the folder."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            "Another export is being written into this folder; wait for it, then export again."
-        )
 
 
 @dataclass(frozen=True)
@@ -73,8 +67,8 @@ def export_decisions(directory: str | Path) -> list[FinalDecision]:
     >>> folder.cleanup()
     """
     review = read_review(directory)
-    with alone_in(review.directory, BusyError()):
-        return _write_decisions(review)[0]
+    with _exporting(review) as log:
+        return _write_decisions(review, log)
 
 
 @dataclass(frozen=True)
@@ -100,24 +94,32 @@ def export_review(review: Review) -> Exported:
     two are written and `problem` says why. Parts of rows have corrected data only if the file was
     read as several labels or as tokens.
     """
-    with alone_in(review.directory, BusyError()):
-        decisions, others = _write_decisions(review)
-        if any(s.kind == "part" for s in review.suspects) and _layout_of(review) is None:
-            return Exported(decisions, None, elsewhere=others)
-        try:
-            return Exported(decisions, write_corrected(review, decisions), elsewhere=others)
-        except ExemplaError as error:
-            return Exported(decisions, None, str(error), others)
+    with _exporting(review) as log:
+        decisions, others = _write_decisions(review, log), other_decisions(log.others())
+        corrected, problem = None, ""
+        if "parts" in review.source.options or all(s.kind != "part" for s in review.suspects):
+            try:
+                corrected = write_corrected(review, log, decisions)
+            except ExemplaError as error:
+                problem = str(error)
+    return Exported(decisions, corrected, problem, others)
+
+
+@contextmanager
+def _exporting(review: Review) -> Iterator[DecisionLog]:
+    """Open the log, and let no other export run in the folder meanwhile."""
+    busy = "Another export is being written into this folder; wait for it, then export again."
+    with alone_in(review.directory, BusyError(busy)), closing(review.open_log()) as log:
+        yield log
 
 
 def final_decisions(review: Review, log: DecisionLog) -> list[FinalDecision]:
     """Return the state of every row that has a decision or a note, by row."""
-    log.refresh()
     states = [state for state in log.states() if state.action != "pending" or state.note]
     return sorted((_final(review, s) for s in states), key=lambda d: (d.row, d.span or (), d.part))
 
 
-def write_corrected(review: Review, decisions: list[FinalDecision]) -> Path:
+def write_corrected(review: Review, log: DecisionLog, decisions: list[FinalDecision]) -> Path:
     """Write the corrected data set into the folder, in the format of the input.
 
     The file is called corrected.* with the input's suffix; an image folder becomes the folder
@@ -128,10 +130,12 @@ def write_corrected(review: Review, decisions: list[FinalDecision]) -> Path:
     from exempla.tables.dataset import read_table
 
     path, target = review.source_path(), corrected_path(review)
+    options = dict(review.source.options)
+    layout = options.pop("parts", None)
     corrections.refuse_input(target, path)
     if not path.exists():
         raise ExemplaError(f"{path.name} is missing; restore the source file and export again.")
-    table = None if _layout_of(review) else read_table(path, **dict(review.source.options))
+    table = None if layout else read_table(path, **options)
     # Of the bytes that were read: the file may be changing now.
     if corrections.fingerprint(path if table is None else table) != review.source.fingerprint:
         raise ExemplaError(
@@ -139,10 +143,10 @@ def write_corrected(review: Review, decisions: list[FinalDecision]) -> Path:
             "the analysis again."
         )
     if not target.is_dir():  # folders carry a marker of their own
-        _claim(review, target)
+        _claim(log, target)
     with _storing(target.name):
         if table is None:
-            return _write_corrected_parts(review, path, target)
+            return write_bytes(target, _corrected_parts(path, log, layout, options))
         corrections.remove_leftovers(target)
         chosen = [
             corrections.Decision(d.row, d.action, d.new_label, d.note, d.time)
@@ -173,17 +177,16 @@ def _storing(name: str) -> Iterator[None]:
         ) from error
 
 
-def _write_decisions(review: Review) -> tuple[list[FinalDecision], str]:
-    """Write the list and the patch; return the decisions and a sentence about other data."""
+def _write_decisions(review: Review, log: DecisionLog) -> list[FinalDecision]:
+    """Write the list and the patch, and return the decisions."""
     from exempla.tables import corrections
 
-    with closing(review.open_log()) as log:
-        decisions, others = final_decisions(review, log), other_decisions(log.others())
+    decisions = final_decisions(review, log)
     listing, patch = review.directory / "decisions.json", review.directory / "patch.csv"
     for path in (listing, patch):
         corrections.refuse_input(path, review.source_path())
         corrections.remove_leftovers(path)
-    _claim(review, listing, patch)
+    _claim(log, listing, patch)
     text = json.dumps([asdict(d) for d in decisions], indent=1, ensure_ascii=False)
     with _storing(listing.name):
         write_text(listing, f"{text}\n")
@@ -198,20 +201,19 @@ def _write_decisions(review: Review) -> tuple[list[FinalDecision], str]:
         lines.append(line | {f"row.{name}": value for name, value in d.content.items()})
     with _storing(patch.name):
         corrections.write_patch(patch, lines, str(review.source.fingerprint))
-    return decisions, others
+    return decisions
 
 
-def _claim(review: Review, *paths: Path) -> None:
-    """Refuse to replace a file that no export wrote; the names of exports are kept in the log."""
-    with closing(review.open_log()) as log:
-        ours = set(json.loads(log.setting("exported") or "[]"))
-        for path in paths:
-            if (path.exists() or path.is_symlink()) and path.name not in ours:
-                raise ExemplaError(
-                    f"{path} was not written by exempla and would be replaced; move it, then "
-                    "export again."
-                )
-        log.setting("exported", json.dumps(sorted(ours | {path.name for path in paths})))
+def _claim(log: DecisionLog, *paths: Path) -> None:
+    """Refuse to replace a file that no export wrote; the log has the names of exported files."""
+    ours = set(json.loads(log.setting("exported") or "[]"))
+    for path in paths:
+        if (path.exists() or path.is_symlink()) and path.name not in ours:
+            raise ExemplaError(
+                f"{path} was not written by exempla and would be replaced; move it, then export "
+                "again."
+            )
+    log.setting("exported", json.dumps(sorted(ours | {path.name for path in paths})))
 
 
 def _changes(decisions: list[FinalDecision]) -> list[FinalDecision]:
@@ -262,18 +264,13 @@ def _evidence(card: dict[str, Any]) -> str:
     return "; ".join(parts)
 
 
-def _layout_of(review: Review) -> dict[str, Any] | None:
-    """Return the layout of several labels or token labels; None if rows have one label each."""
-    return review.source.options.get("parts")
-
-
-def _write_corrected_parts(review: Review, path: Path, target: Path) -> Path:
-    """Write the reviewed file with the decisions about parts of its rows."""
+def _corrected_parts(
+    path: Path, log: DecisionLog, layout: dict[str, Any], options: dict[str, Any]
+) -> bytes:
+    """Return the reviewed file with the decisions about several labels or token labels."""
     from exempla.tables.corrections import changed
     from exempla.tables.dataset import read_tokens
 
-    layout = dict(_layout_of(review) or {})
-    reading = {k: v for k, v in review.source.options.items() if k != "parts"}
     sentences, label = None, layout.get("labels")
     if layout["kind"] == "conll":
         label = str(layout["label"] + (layout["label"] >= 0))
@@ -281,14 +278,13 @@ def _write_corrected_parts(review: Review, path: Path, target: Path) -> Path:
         sentences = read_tokens(path, label)
     changes: dict[tuple[int, Any], str] = {}
     removed: set[int] = set()
-    with closing(review.open_log()) as log:
-        for state in log.states():
-            if state.action == "remove":
-                removed.add(row_of(state.row))
-            elif state.action == "relabel":
-                part = _part_of(state.row, layout, sentences)
-                changes[row_of(state.row), part] = str(state.label)
-    return write_bytes(target, changed(path, layout, changes, removed, **reading))
+    for state in log.states():
+        if state.action == "remove":
+            removed.add(row_of(state.row))
+        elif state.action == "relabel":
+            part = _part_of(state.row, layout, sentences)
+            changes[row_of(state.row), part] = str(state.label)
+    return changed(path, layout, changes, removed, **options)
 
 
 def _part_of(item: int, layout: dict[str, Any], sentences: Any) -> Any:

@@ -1,7 +1,21 @@
 """A review folder on disk: written once by `fix-labels`, read by the page and by the export.
 
-`suspects.jsonl` has one line per suspect, which is parsed again when its card is shown. Images are
-re-encoded when they are written and found by row number when they are served.
+    explanation.json    the result that the suspects came from (written by the task, not read here)
+    review.json         the source file (path relative to DIR, format, fingerprint), the classes,
+                        the expected number of wrong labels, the number of suspects, and the strata
+                        that spot checks are drawn from
+    suspects.jsonl      one suspect per line, most suspicious first: row, id, given, suggested,
+                        probability, model_probability, side, content, contradicting, supporters,
+                        original (every column of the row); for numbers kind "number", expected,
+                        spread; for parts of rows kind "part", part, span. Then a sample of the
+                        other rows, each with its stratum
+    images/             SPACE-ROW.webp, re-encoded; SPACE is "train" or "curated"
+    decisions.sqlite    an append-only log of every decision, undo and redo, and of the spot checks
+    decisions.json, patch.csv, corrected.*      written by the export
+
+`content` is what the person sees of a row: a text with its decisive words, table cells with the
+weight of each column, or an image. A line of suspects.jsonl is parsed again when its card is shown.
+Rows are 0-based, as in `explanation.json`.
 
 Decisions are stored under a key that identifies the file's bytes, how they were cut into rows, the
 label column and the classes. One folder can therefore hold decisions about several columns, or
@@ -12,11 +26,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import re
 import warnings
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, fields, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -24,10 +41,22 @@ from typing import Any
 from exempla.errors import ExemplaError, ExemplaWarning
 from exempla.images import ImageError, as_image, fitted, webp
 from exempla.io import make_folder, parse_json, replacing, write_bytes
+from exempla.report.views import Content
 from exempla.review.log import DecisionLog
 from exempla.review.sampling import LISTED_STRATA, Strata, strata_of
-from exempla.review.suspects import ReviewedFile, Suspect
 
+LONGEST_TEXT = 20_000
+"""Characters of a text on the page; longer texts are cut, and the page says so."""
+_LONGEST_CELL = 200_000
+"""Characters of a cell of the original row."""
+KINDS = ("class", "number", "part")
+_STATED = {
+    "row", "id", "given", "suggested", "probability", "model_probability", "side", "content",
+    "contradicting", "supporters", "expected", "spread",
+}  # fmt: skip
+"""Fields of every line of suspects.jsonl."""
+PARTS, FIRST_PART = 1 << 20, 1 << 40
+"""Numbers per row for parts, and the first such number; exact in a browser (2⁵³)."""
 _SNIPPET = 90
 """Characters of a row that the list shows."""
 _MAX_IMAGE_SIDE = 640
@@ -38,6 +67,195 @@ WRITTEN = ("suspects.jsonl", "review.json", "images")
 _FORMAT = "exempla-review-4"
 _CARD_ONLY = ("item", "content", "contradicting", "supporters", "original", "model_label")
 """Fields of a line of suspects.jsonl that only its card shows."""
+
+
+def item_of(row: int, part: str = "", span: tuple[int, int] | None = None) -> int:
+    """Return the number that decisions about an item are stored under: the row, or a part's number.
+
+    The number of a part is computed from the row and its position (tokens) or name (labels), so
+    that a repeated analysis keeps its decisions.
+    """
+    if not part:
+        return row
+    place = span[0] if span else zlib.crc32(part.encode("utf-8", "replace"))
+    return FIRST_PART + row * PARTS + place % PARTS
+
+
+def row_of(item: int) -> int:
+    """Return the row of an item."""
+    return item if item < FIRST_PART else (item - FIRST_PART) // PARTS
+
+
+def content_json(content: Content) -> dict[str, Any]:
+    """Return what the page shows of a row, without the pixels; empty parts are left out.
+
+    "words" are the decisive words of the text, strongest first (for their sign, see `Content`).
+    """
+    out: dict[str, Any] = {}
+    text = "".join(piece for piece, _ in content.pieces)
+    if text:
+        out["text"] = text[:LONGEST_TEXT]
+        if len(text) > LONGEST_TEXT:
+            out["cut"] = len(text) - LONGEST_TEXT
+    words = {piece: _finite(weight) for piece, weight in content.pieces if weight}
+    if words:
+        out["words"] = [[w, words[w]] for w in sorted(words, key=lambda word: -abs(words[word]))]
+    if content.cells:
+        out["cells"] = [[c, v, _finite(w)] for c, v, w in content.cells]
+    if content.name:
+        out["name"] = content.name
+    return out
+
+
+@dataclass(frozen=True)
+class EvidenceRow:
+    """A trusted row that contradicts a suspect's label (or, as a supporter, agrees with it).
+
+    `source` is the file that `row` refers to: "train" or "curated".
+    """
+
+    row: int
+    label: str
+    weight: float
+    content: Content = field(default_factory=Content)
+    id: str = ""
+    source: str = "train"
+
+    def __post_init__(self) -> None:
+        if self.source not in ("train", "curated"):
+            raise ExemplaError(
+                f"Row {self.row}: its source is {self.source!r}; it must be train or curated."
+            )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        content = content_json(self.content)
+        return {**self.__dict__, "weight": _finite(self.weight), "content": content}
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """A row whose label may be wrong, with the evidence.
+
+    Attributes
+    ----------
+    given : str
+        The label in the file; empty if the row has none yet.
+    probability : float
+        Probability that the given label is wrong.
+    model_probability : float
+        The model's probability of `suggested`.
+    model_label : str
+        The model's prediction, where it is known; it may be the given label.
+    side : str
+        A short word to filter by, such as "opponent" or "proponent".
+    contradicting, supporters : tuple of EvidenceRow
+        The trusted rows that contradict the given label, and those that agree with it.
+    kind : str
+        "class"; "number", where the label is a number (`expected` is the one the model would
+        expect, `spread` its standard deviation); or "part", where it is the label of a part.
+    part, span : str, (int, int) or None
+        The part's name: one of several labels, or a token, which lies at `span` of the text.
+    original : tuple of (column, value)
+        The row as the file has it, every column; None as a value: it is the text shown.
+    stratum : int
+        The stratum that spot checks draw it from; those of listed suspects come first.
+    snippet : str
+        The beginning of its content. The list of a review that was read from disk shows it; content
+        and evidence are then read with the card.
+
+    >>> Suspect(4312, "ham", "spam", 0.91, 0.97).to_dict()["suggested"]
+    'spam'
+    >>> Suspect(7, "1200", "120", 0.8, 0.0, kind="number", expected=119.6, spread=8.0).item
+    7
+    """
+
+    row: int
+    given: str
+    suggested: str
+    probability: float
+    model_probability: float
+    side: str = "opponent"
+    id: str = ""
+    content: Content = field(default_factory=Content)
+    contradicting: tuple[EvidenceRow, ...] = ()
+    supporters: tuple[EvidenceRow, ...] = ()
+    kind: str = "class"
+    part: str = ""
+    span: tuple[int, int] | None = None
+    expected: float | None = None
+    spread: float | None = None
+    original: tuple[tuple[str, str | None], ...] = ()
+    model_label: str = ""
+    stratum: int = 0
+    snippet: str = ""
+
+    @property
+    def item(self) -> int:
+        """The number that decisions about it are stored under."""
+        return item_of(self.row, self.part, self.span)
+
+    def __post_init__(self) -> None:
+        problem = ""
+        if self.row < 0:
+            problem = "rows are counted from 0"
+        elif self.kind not in KINDS:
+            problem = f"its kind is {self.kind!r}; it must be one of {', '.join(KINDS)}"
+        elif (self.kind == "part") != bool(self.part):
+            problem = "a part needs a name, and only a part has one"
+        elif self.kind == "number" and not (is_number(self.given) and is_number(self.expected)):
+            problem = f"given is {self.given!r} and expected {self.expected!r}: not a number"
+        elif self.span is not None and not 0 <= self.span[0] < self.span[1]:
+            problem = f"the span {self.span} is invalid"
+        for name in ("probability", "model_probability"):
+            if not 0.0 <= getattr(self, name) <= 1.0:  # also refuses NaN
+                problem = f"{name} is {getattr(self, name)}; it must lie in [0, 1]"
+        if problem:
+            raise ExemplaError(f"Row {self.row}: {problem}.")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return one line of suspects.jsonl; what most suspects do not have is left out."""
+        _finite(self.spread or 0.0)
+        out = {each.name: getattr(self, each.name) for each in fields(self)}
+        out |= {
+            "content": content_json(self.content),
+            "contradicting": [row.to_dict() for row in self.contradicting],
+            "supporters": [row.to_dict() for row in self.supporters],
+            "original": [(c, v and v[:_LONGEST_CELL]) for c, v in self.original],
+            "item": self.item if self.part else None,
+            "kind": self.kind if self.kind != "class" else None,
+        }
+        return {name: value for name, value in out.items() if name in _STATED or value}
+
+
+@dataclass(frozen=True)
+class ReviewedFile:
+    """The file that the rows come from, and how to read it again.
+
+    `label` is the label column; `options` are the keyword arguments of `exempla.tables.read_table`.
+    `fingerprint` is that of the analysed bytes (see `exempla.tables.corrections`), computed from
+    the path if None.
+    """
+
+    path: str | Path
+    format: str
+    label: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    fingerprint: str | None = None
+
+
+def is_number(value: Any) -> bool:
+    """Return True for a finite number, or a string that represents one."""
+    try:
+        return math.isfinite(float(value))
+    except (TypeError, ValueError):
+        return False
+
+
+def _finite(value: float) -> float:
+    if not math.isfinite(value):
+        raise ExemplaError(f"A weight or spread is {value}; it must be a finite number.")
+    return float(value)
 
 
 def _listed(card: dict[str, Any]) -> Suspect:
@@ -52,15 +270,6 @@ def _listed(card: dict[str, Any]) -> Suspect:
     words = words or ", ".join(f"{name} {value}" for name, value, _ in content.get("cells", [])[:6])
     snippet = words if len(words) <= _SNIPPET else words[: _SNIPPET - 1] + "…"
     return Suspect(**stated, snippet=snippet)
-
-
-def _searched(card: dict[str, Any]) -> str:
-    """Return everything that a search looks at."""
-    content = card["content"]
-    parts = [str(content.get("text", "")), str(content.get("name", "")), str(card.get("part", ""))]
-    parts += [str(value) for _, value, _ in content.get("cells", [])]
-    parts += [str(value) for _, value in card.get("original", []) if value]
-    return "\n".join(parts)
 
 
 def _stamp(directory: Path) -> tuple[int, ...]:
@@ -121,13 +330,17 @@ class Review:
         return json.loads(self.lines[item])
 
     def find(self, wanted: str) -> list[int]:
-        """Return the items whose text, cells or file name contain `wanted`, ignoring case."""
-        wanted = wanted.casefold()
-        return [
-            item
-            for item, line in self.lines.items()
-            if wanted in _searched(json.loads(line)).casefold()
-        ]
+        """Return the items whose text, cells or names contain `wanted`, ignoring case."""
+        found = []
+        for item, line in self.lines.items():
+            card = json.loads(line)
+            content = card["content"]
+            searched = [content.get("text"), content.get("name"), card.get("part")]
+            searched += [value for _, value, _ in content.get("cells", [])]
+            searched += [value for _, value in card.get("original", [])]
+            if wanted.casefold() in "\n".join(str(v or "") for v in searched).casefold():
+                found.append(item)
+        return found
 
     def check_current(self) -> None:
         """Raise ExemplaError if another analysis was written into the folder meanwhile."""
@@ -299,7 +512,7 @@ def read_review(directory: str | Path) -> Review:
             source=ReviewedFile(**source),
             classes=tuple(str(c) for c in header["classes"]),
             question=str(header["question"]),
-            key=key_of(header),
+            key=_key(header),
             suspects=tuple(replace(s, stratum=h) for s, h in zip(suspects, ranks)),
             lines={suspect.item: line for suspect, line in zip(items, lines)},
             stamp=stamp,
@@ -314,31 +527,28 @@ def read_review(directory: str | Path) -> Review:
         ) from error
 
 
-def key_of(header: Mapping[str, Any]) -> str:
-    """Return the key of the review that a review.json describes; it names file and column."""
+def _key(header: Mapping[str, Any]) -> str:
+    """Return the key that decisions are stored under: a digest, then the file and the column."""
     source = header["source"]
     name, label = str(source["name"]), source["label"]
-    # Names of columns move no row, and the label's own is in the key anyway.
+    # Column names do not affect how the file is cut into rows; the label's name is in the key.
     options = sorted((k, v) for k, v in dict(source["options"]).items() if k != "names")
     meaning = [name, str(source["fingerprint"]), list(header["classes"]), label, options]
     digest = hashlib.sha256(json.dumps(meaning).encode()).hexdigest()[:32]
     return f"{digest} {json.dumps([name, label])}"
 
 
-def _subject(key: str) -> str:
-    """Return what a key is about, in words."""
-    try:
-        name, label = json.loads(key.partition(" ")[2])
-    except ValueError:
-        return "an earlier analysis"
-    return f"column {label!r} of {name!r}" if label else repr(name)
-
-
 def other_decisions(others: Mapping[str, int]) -> str:
     """Return a sentence about decisions in the folder that are about other data; "" if none."""
     if not others:
         return ""
-    parts = [f"{n:,} decision{'s' * (n != 1)} about {_subject(key)}" for key, n in others.items()]
+    parts = []
+    for key, n in others.items():
+        about = "an earlier analysis"
+        with suppress(ValueError):
+            name, label = json.loads(key.partition(" ")[2])
+            about = f"column {label!r} of {name!r}" if label else repr(name)
+        parts.append(f"{n:,} decision{'s' * (n != 1)} about {about}")
     return (
         f"This folder also has {', '.join(parts)}. They are not used here; they apply again when "
         "that data is analysed into this folder."
@@ -370,12 +580,12 @@ def _check(suspect: Suspect, classes: tuple[str, ...], seen: set[int]) -> None:
 def _line(directory: Path, suspect: Suspect) -> dict[str, Any]:
     """Return the suspect's JSON and write its images."""
     line = suspect.to_dict()
-    shown = [("train", suspect.row, suspect.content)]
-    shown += [(e.source, e.row, e.content) for e in (*suspect.contradicting, *suspect.supporters)]
-    written = (line, *line["contradicting"], *line["supporters"])
-    for out, (space, row, content) in zip(written, shown, strict=True):
-        if content.image is not None:
-            made = write_image(directory / "images", space, row, content.image)
+    rows = (suspect, *suspect.contradicting, *suspect.supporters)
+    lines = (line, *line["contradicting"], *line["supporters"])
+    for row, out in zip(rows, lines, strict=True):
+        if row.content.image is not None:
+            space = row.source if isinstance(row, EvidenceRow) else "train"
+            made = write_image(directory / "images", space, row.row, row.content.image)
             out["content"]["image"] = made
     return line
 

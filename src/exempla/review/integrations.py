@@ -37,8 +37,8 @@ from exempla.checks import check_choice
 from exempla.errors import ExemplaError
 from exempla.io import MANIFEST, parse_json, publishing, read_json, write_text
 from exempla.report.views import Content
+from exempla.review.folder import Suspect, is_number
 from exempla.review.log import RowDecision
-from exempla.review.suspects import Suspect, is_number
 
 _CONTROL, _ITEM = "label", "exempla_item"
 """The name of the control in Label Studio, and of the field that identifies the suspect."""

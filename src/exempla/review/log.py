@@ -102,16 +102,15 @@ class Draw(NamedTuple):
 class _Ledger:
     """The decisions that the events of one key add up to.
 
-    `version` is the latest event. `done` and `undone` hold the states before and after each set
-    event that can be undone or redone. `since` has the version since which each settled row has
+    `version` is the latest event. `steps` has the states before and after each set event that can
+    be undone ("undo") or redone ("redo"). `since` has the version since which each settled row has
     been settled without interruption. `draws` are the spot checks of the current `design`.
     """
 
     def __init__(self) -> None:
         self.version = 0
         self.decisions: dict[int, RowDecision] = {}
-        self.done: list[tuple[RowDecision, RowDecision]] = []
-        self.undone: list[tuple[RowDecision, RowDecision]] = []
+        self.steps: dict[str, list[tuple[RowDecision, RowDecision]]] = {"undo": [], "redo": []}
         self.since: dict[int, int] = {}
         self.design = ""
         self.draws: list[Draw] = []
@@ -126,11 +125,11 @@ class _Ledger:
 
     def undoable(self) -> RowDecision | None:
         """Return the decision that `undo` would revert."""
-        return self.done[-1][1] if self.done else None
+        return self.steps["undo"][-1][1] if self.steps["undo"] else None
 
     def redoable(self) -> RowDecision | None:
         """Return the decision that `redo` would restore."""
-        return self.undone[-1][1] if self.undone else None
+        return self.steps["redo"][-1][1] if self.steps["redo"] else None
 
     def apply(self, event: _Event) -> None:
         """Apply one event; ValueError if it cannot follow the ones before it."""
@@ -146,21 +145,17 @@ class _Ledger:
             return
         now = RowDecision(row, action, label, note, time, self.version)
         if kind == "set":
-            self.done.append((self.state(row), now))
-            self.undone.clear()
+            self.steps["undo"].append((self.state(row), now))
+            self.steps["redo"].clear()
+        elif not self.steps[kind]:
+            raise ValueError(f"event {version} has nothing to {kind}")
         else:
-            source, target = self._stacks(kind)
-            if not source:
-                raise ValueError(f"event {version} has nothing to {kind}")
-            target.append(source.pop())
+            self.steps["redo" if kind == "undo" else "undo"].append(self.steps[kind].pop())
         self.decisions[row] = now
         if action in SETTLED:
             self.since.setdefault(row, self.version)
         else:
             self.since.pop(row, None)
-
-    def _stacks(self, kind: str) -> tuple[list[Any], list[Any]]:
-        return (self.done, self.undone) if kind == "undo" else (self.undone, self.done)
 
 
 class DecisionLog(_Ledger):
@@ -217,10 +212,9 @@ class DecisionLog(_Ledger):
         with self._transaction(once) as known:
             if known:
                 return self.state(known[0])
-            steps, _ = self._stacks(kind)
-            if not steps:
+            if not self.steps[kind]:
                 raise StaleError(None)
-            before, after = steps[-1]
+            before, after = self.steps[kind][-1]
             new, now = (before, after) if kind == "undo" else (after, before)
             if after.version != seen:
                 raise StaleError(now)

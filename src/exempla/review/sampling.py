@@ -100,13 +100,11 @@ def sample_rest(
     *,
     listed: int,
     seed: int = 0,
-    most: int = _MAX_SAMPLED_ROWS,
 ) -> tuple[Strata, np.ndarray, np.ndarray]:
     """Divide the unlisted rows into strata and sample the rows that the folder will contain.
 
-    `probabilities` are those of the unlisted rows, `listed` is the number of listed suspects, and
-    at most about `most` rows are sampled. Returns the strata, the sampled positions among the
-    unlisted rows, and the stratum of each.
+    `probabilities` are those of the unlisted rows, `listed` is the number of listed suspects.
+    Returns the strata, the sampled positions among the unlisted rows, and the stratum of each.
     """
     p = np.asarray(probabilities, dtype=float)
     # Ties in random order: a file may be sorted, and strata should not be its beginning and end.
@@ -115,7 +113,7 @@ def sample_rest(
     order = order[np.argsort(-p[order], kind="stable")]
     parts = strata_of(p.size, _OTHER_STRATA)
     sizes = np.bincount(parts, minlength=_OTHER_STRATA).tolist()
-    sampled = min(p.size, most)
+    sampled = min(p.size, _MAX_SAMPLED_ROWS)
     chosen: list[np.ndarray] = []
     for stratum, size in enumerate(sizes):
         count = -(-sampled * size // max(p.size, 1))  # rounded up: no stratum is left out
@@ -126,27 +124,24 @@ def sample_rest(
 
 
 def draw(
-    strata: Strata,
-    number: int,
-    gone: Sequence[int] | np.ndarray,
-    open_: Sequence[Sequence[int] | np.ndarray],
+    strata: Strata, number: int, gone: Any, items: np.ndarray, stratum: np.ndarray
 ) -> int | None:
     """Return spot check `number` (from 0), or None if the rows of its stratum are used up.
 
-    `gone[h]` counts the rows of stratum h that are decided or drawn; `open_[h]` are those that can
-    be drawn, in any order.
+    `gone[h]` counts the rows of stratum h that are decided or drawn; `items` are those that can be
+    drawn, in any order, and `stratum` is the stratum of each.
     """
     left = np.array(strata.sizes) - np.array(gone)
     if left.sum() <= 0:
         return None
     start = np.random.default_rng([strata.seed, 1]).random()
     place = (start + number * _GOLDEN) % 1.0
-    stratum = int(np.searchsorted(np.cumsum(left) / left.sum(), place, side="right"))
-    choices = np.sort(np.asarray(open_[min(stratum, len(strata.sizes) - 1)], dtype=np.int64))
+    chosen = int(np.searchsorted(np.cumsum(left) / left.sum(), place, side="right"))
+    choices = np.sort(items[stratum == min(chosen, len(strata.sizes) - 1)])
     if not choices.size:
         return None
     rng = np.random.default_rng([strata.seed, 2, number])
-    return int(choices[int(rng.integers(len(choices)))])
+    return int(choices[rng.integers(len(choices))])
 
 
 @dataclass(frozen=True)
@@ -178,7 +173,7 @@ class RemainingErrors:
 
 
 def remaining_errors(
-    checks: Sequence[SpotCheck], *, rows: int, found: int, expected: float, level: float = _LEVEL
+    checks: Sequence[SpotCheck], *, rows: int, found: int, expected: float
 ) -> RemainingErrors:
     """Estimate the number of wrong labels among the `rows` undecided rows.
 
@@ -194,14 +189,14 @@ def remaining_errors(
     before = np.array([check.found for check in checks], dtype=float)
     least = sum(check.wrong is True for check in checks)
     most = sum(check.wrong is not False for check in checks)
-    tail, top = (1 - level) / 2, found + rows
+    tail, top = (1 - _LEVEL) / 2, found + rows
     low = _first(lambda total: _law(n, before, total)[least:].sum() > tail, found, top)
     # The largest T that is not excluded is one below the first that is.
     high = _first(lambda T: _law(n, before, T)[: most + 1].sum() <= tail, low + 1, top + 1) - 1
     rate = (least + _MODEL_WEIGHT * expected / rows) / (len(done) + _MODEL_WEIGHT)
     mean = float(np.clip(rate * rows, low - found, high - found))
     wrong = np.array([check.wrong is not False for check in checks])
-    beaten = _first(lambda T: _stake(n, before, wrong, T) >= 1 / (1 - level), found, top + 1)
+    beaten = _first(lambda T: _stake(n, before, wrong, T) >= 1 / (1 - _LEVEL), found, top + 1)
     sure = float(min(rows, max(beaten - 1 - found, 0)))
     return RemainingErrors(mean, float(low - found), float(high - found), rows, len(done), sure)
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from exempla.errors import ExemplaError
-from exempla.review.folder import Review, other_decisions, read_review
+from exempla.review.folder import other_decisions, read_review
 from exempla.review.gate import Gate, Keys
 from exempla.review.log import DecisionLog
 from exempla.review.session import INITIAL_SAMPLE, ReviewSession
@@ -74,7 +74,8 @@ def serve(
         port = int(listener.getsockname()[1])
         log.setting("port", str(port))
         keys = Keys()
-        server = make_server(review, log, port, keys, stop_below, initial_sample)
+        session = ReviewSession(review, log, stop_below, initial_sample)
+        server = make_server(session, port, keys)
         place = f"http://{_HOST}:{port}/?token="
         address = f"{place}{keys.token}"
         announce(f"Review {len(review.suspects)} suspects at {address}")
@@ -99,20 +100,12 @@ def _new_addresses(keys: Keys, place: str, announce: Callable[[str], object]) ->
         announce(f"New link (works once): {place}{keys.renew()}")
 
 
-def make_server(
-    review: Review,
-    log: DecisionLog,
-    port: int,
-    keys: Keys,
-    stop_below: float | None = None,
-    initial_sample: int = INITIAL_SAMPLE,
-) -> uvicorn.Server:
+def make_server(session: ReviewSession, port: int, keys: Keys) -> uvicorn.Server:
     """Return the server of the page behind its gate, not yet running."""
     import uvicorn
 
     from exempla.review.app import build_app
 
-    session = ReviewSession(review, log, stop_below, initial_sample)
     config = uvicorn.Config(
         Gate(build_app(session), port, keys),
         http="h11",

@@ -22,10 +22,9 @@ import numpy as np
 from scipy.special import logit
 
 from exempla.errors import ExemplaError
-from exempla.review.folder import Review
+from exempla.review.folder import Review, Suspect
 from exempla.review.log import ACTIONS, SETTLED, DecisionLog, Draw
 from exempla.review.sampling import RemainingErrors, SpotCheck, Strata, draw, remaining_errors
-from exempla.review.suspects import Suspect
 from exempla.tasks.labels.decisions import Learned, Stated, learn
 
 SPOT_CHECK_EVERY = 3
@@ -99,15 +98,11 @@ class ReviewPlan:
 
     def order(self, state: ReviewState, learned: Learned) -> list[int]:
         """Return listed and drawn rows: the decided ones by time, then the most suspicious."""
-        p = learned.probabilities[: len(self.suspects)]
-        ranks = {
-            self.suspects[place].item: rank
-            for rank, place in enumerate(np.argsort(-p, kind="stable"))
-        }
-        ranks |= {each.row: -1 for each in state.draws if each.row in self.place}
+        rank = {s.item: -p for s, p in zip(self.suspects, learned.probabilities.tolist())}
+        rank |= {each.row: -np.inf for each in state.draws if each.row in self.place}
         by_time = sorted(state.settled, key=lambda item: state.settled[item].since)
-        done = [item for item in by_time if item in ranks]
-        return done + sorted(ranks.keys() - set(done), key=ranks.__getitem__)
+        undecided = [item for item in rank if item not in state.settled]
+        return [i for i in by_time if i in rank] + sorted(undecided, key=rank.__getitem__)
 
     def due(self, state: ReviewState) -> bool:
         """Return True if the next row should be a spot check."""
@@ -127,10 +122,8 @@ class ReviewPlan:
         counts = np.bincount(self._stratum[places], minlength=len(self.strata.sizes))
         # Rows that an earlier analysis listed are somewhere among the others.
         counts[int(np.argmax(self.strata.sizes))] += len(gone) - len(places)
-        choices = [
-            self._numbers[open_ & (self._stratum == h)] for h in range(len(self.strata.sizes))
-        ]
-        return draw(self.strata, len(state.draws), counts, choices)
+        items, strata = self._numbers[open_], self._stratum[open_]
+        return draw(self.strata, len(state.draws), counts, items, strata)
 
     def remaining(self, state: ReviewState, learned: Learned) -> RemainingErrors:
         """Estimate the number of wrong labels left."""
@@ -161,20 +154,17 @@ class ReviewPlan:
         if self.strata is None:
             return []
         drawn = {each.row for each in state.draws}
-        others = sorted(
-            (each.since, each.wrong) for item, each in state.settled.items() if item not in drawn
-        )
-        since = [when for when, _ in others]
-        wrong = np.concatenate([[0], np.cumsum([each for _, each in others])])
+        others = [each for item, each in state.settled.items() if item not in drawn]
+        since, wrong = np.array(others, dtype=int).reshape(-1, 2).T
         waiting, checks = state.waiting, []
         for number, each in enumerate(state.draws):
             if each.row == waiting:
                 continue
-            before = int(np.searchsorted(since, each.at, side="right"))
+            before = since <= each.at
             known = state.settled.get(each.row)
-            rows = max(self.strata.rows - before - number, 1)
+            rows = max(self.strata.rows - int(before.sum()) - number, 1)
             outcome = None if known is None else known.wrong
-            checks.append(SpotCheck(rows, int(wrong[before]), outcome))
+            checks.append(SpotCheck(rows, int(wrong[before].sum()), outcome))
         return checks
 
     def _expected(self, state: ReviewState, learned: Learned) -> float:
@@ -301,6 +291,12 @@ class ReviewSession:
     def drawn(self) -> list[Suspect]:
         """Return the unlisted rows that were drawn as spot checks."""
         return [self.rest[each.row] for each in self.log.draws if each.row in self.rest]
+
+    def shows(self, item: int) -> bool:
+        """Return True for suspects and drawn rows; the person must not choose other rows."""
+        if item in self.rest:
+            return any(item == suspect.item for suspect in self.drawn())
+        return item in self.review.lines
 
     @property
     def stop_below(self) -> float:

@@ -29,7 +29,15 @@ from sklearn.preprocessing import MultiLabelBinarizer
 
 from exempla.errors import ExemplaError
 from exempla.io import parse_json
-from exempla.report.views import LONGEST_TEXT, Content, ImageView, View, mark_words, rounded
+from exempla.report.views import (
+    LONGEST_TEXT,
+    Content,
+    ImageView,
+    View,
+    mark_words,
+    rounded,
+    scaled,
+)
 from exempla.tables.formats.columnar import OnDisk, fingerprint, read_npz, read_parquet
 from exempla.tables.formats.delimited import read_delimited
 from exempla.tables.formats.encoding import TextFile, named_format
@@ -187,12 +195,12 @@ class RowView(View):
         row, values = self._row(index), self.columns_of(index)
         texts = [c.name for c in self.columns if c.kind == "text"]
         pieces: list[tuple[str, float]] = []
-        marked = _scaled(self.words.get(index, {}))
+        marked = scaled(self.words.get(index, {}))
         for name in texts:
             if len(texts) > 1:
                 pieces.append((f"{chr(10) if pieces else ''}{name}: ", 0.0))
             pieces += mark_words(values[name] or "", marked, self.longest)
-        strengths = _scaled(self.strengths.get(index, {}))
+        strengths = scaled(self.strengths.get(index, {}))
         cells = [
             (c.name, _shown(c, values[c.name] or ""), strengths.get(c.name, 0.0))
             for c in self.columns
@@ -225,12 +233,6 @@ def _shown(column: Column, value: str) -> str:
         return rounded(float(value.replace(",", ".") if column.detail == "," else value))
     except ValueError:
         return value
-
-
-def _scaled(strengths: Mapping[str, float]) -> dict[str, float]:
-    """Scale strengths so that the strongest is ±1."""
-    top = max((abs(value) for value in strengths.values()), default=0.0)
-    return {name: value / top for name, value in strengths.items()} if top > 0 else {}
 
 
 @dataclass(frozen=True)

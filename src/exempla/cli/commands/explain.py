@@ -23,7 +23,7 @@ from exempla.errors import ExemplaError
 from exempla.progress import showing, waiting
 from exempla.progress import stage as start_stage
 from exempla.report import About, evidence_of
-from exempla.report.evidence import token_views
+from exempla.report.views import token_views
 from exempla.report.words import DIFFUSE_ADVICE, answer, doubtful, signed
 from exempla.tables import Table
 from exempla.tables.models.surrogate import CLOSE, Surrogate, surrogate
@@ -174,6 +174,7 @@ def _explain_completions(options: Namespace) -> int:
     )
     with job.published() as stage:
         views = token_views(explanation)
+        assert views is not None
         paths = write_results(
             stage, explanation, train_view=views[0], test_view=views[1], about=about,
             extra={"file": files.table.path.name, "model": options.model},

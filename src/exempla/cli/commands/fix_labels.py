@@ -32,10 +32,9 @@ from exempla.progress import stage as start_stage
 from exempla.report import About, write_label_report
 from exempla.report.views import Content
 from exempla.review import EvidenceRow, ReviewedFile, Suspect, read_review, write_review
-from exempla.review.folder import WRITTEN, other_decisions
+from exempla.review.folder import LONGEST_TEXT, WRITTEN, other_decisions
 from exempla.review.integrations import TOOL_FILES, export_review_items
 from exempla.review.sampling import Strata, sample_rest
-from exempla.review.suspects import LONGEST_TEXT
 from exempla.tables import feature_frame, format_suffix, infer_columns, show_columns
 from exempla.tables.corrections import fingerprint
 from exempla.tables.dataset import (

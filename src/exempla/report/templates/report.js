@@ -1,4 +1,4 @@
-// Comfort only: without this script the page says all the same things.
+// Conveniences only: without this script the page has the same content.
 (() => {
   "use strict";
   document.documentElement.classList.add("js");
@@ -10,7 +10,7 @@
     root.dataset.theme = dark ? "light" : "dark";
   });
   document.getElementById("print").addEventListener("click", () => print());
-  // A print shows everything, unfolded.
+  // Unfold everything for printing.
   addEventListener("beforeprint", () => {
     for (const part of document.querySelectorAll("details")) part.open = true;
   });

@@ -63,6 +63,17 @@ export function openClasses(classes, suspect, choose) {
   input.focus();
 }
 
+// Enter in the field and a click on the button do the same; Shift+Enter starts a new line of a note.
+function onEnter(field, button, done) {
+  field.onkeydown = (event) => {
+    if (event.key === "Enter" && !event.shiftKey && !event.isComposing && !event.repeat) {
+      event.preventDefault();
+      done();
+    }
+  };
+  button.onclick = done;
+}
+
 // A number typed in place of the given one.
 export function openNumber(suspect, choose) {
   const dialog = $("number-dialog");
@@ -79,13 +90,7 @@ export function openNumber(suspect, choose) {
   input.value = "";
   input.placeholder = suspect.given;
   $("number-problem").textContent = "";
-  input.onkeydown = (event) => {
-    if (event.key === "Enter" && !event.isComposing && !event.repeat) {
-      event.preventDefault();
-      done();
-    }
-  };
-  $("number-save").onclick = done;
+  onEnter(input, $("number-save"), done);
   dialog.showModal();
   input.focus();
 }
@@ -98,13 +103,7 @@ export function openNote(note, save) {
     save(area.value.trim());
   };
   area.value = note;
-  area.onkeydown = (event) => {
-    if (event.key === "Enter" && !event.shiftKey && !event.isComposing && !event.repeat) {
-      event.preventDefault();
-      done();
-    }
-  };
-  $("note-save").onclick = done;
+  onEnter(area, $("note-save"), done);
   dialog.showModal();
   area.focus();
 }
@@ -118,13 +117,7 @@ export function openGo(find) {
   };
   input.value = "";
   $("go-problem").textContent = "";
-  input.onkeydown = (event) => {
-    if (event.key === "Enter" && !event.isComposing) {
-      event.preventDefault();
-      go();
-    }
-  };
-  $("go-now").onclick = go;
+  onEnter(input, $("go-now"), go);
   dialog.showModal();
   input.focus();
 }

@@ -15,23 +15,23 @@ export function el(tag, properties = {}, ...children) {
   return node;
 }
 
-// Overrides, embeddings and isolates can make a text read as another ("spam" as "maps"), so they are
-// shown by number and have no effect. Only the showing changes: what is sent and exported is the data.
+// Bidirectional overrides, embeddings and isolates can make one text look like another ("spam" like
+// "maps"), so they are shown by code point and have no effect. What is sent and exported is unchanged.
 const CONTROLS = /[\u202a-\u202e\u2066-\u2069]/g;
 export const visible = (text) =>
   String(text).replace(CONTROLS, (control) => `[U+${control.charCodeAt(0).toString(16).toUpperCase()}]`);
 
-// A piece of data inside words of ours: letters that run from right to left stay within it. As an
-// element, and where only a string will do, between the characters that mean the same.
+// Data inside a sentence, isolated so that right-to-left letters affect nothing around them: as an
+// element, or as a string between isolating characters.
 export const data = (text) => el("bdi", { text: visible(text) });
 export const isolated = (text) => `\u2068${visible(text)}\u2069`;
 
-// The one way to write a probability, as in exempla/report/chance.py: whole per cents, never certain.
+// A probability in whole per cent, never 0 or 100; exempla/report/words.py has the same function.
 export const chance = (p) => (p > 0.99 ? "> 99 %" : p < 0.01 ? "< 1 %" : `${Math.floor(100 * p + 0.5)} %`);
 export const short = (x) => (Math.abs(x) >= 0.005 ? x.toFixed(2) : "0.00");
 
-// The text with its decisive words marked. A word may be several ("click here"), and stands for
-// itself in any case, but not inside a longer word. `meaning` gives class and title by the weight's sign.
+// The text with its decisive words marked. An entry may be several words ("click here"); upper and
+// lower case match, parts of longer words do not. `meaning` gives class and title by the weight's sign.
 export function marked(text, words, meaning) {
   const weights = new Map(words.map(([word, weight]) => [normal(word), weight]));
   weights.delete("");

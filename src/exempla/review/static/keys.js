@@ -1,7 +1,7 @@
 // From key presses to commands.
 //
-// A held key counts once (but for the arrows), keys in text fields are text, and a key that a
-// focused control needs for itself (Space on a button) stays with it.
+// A held key counts once (except the arrows), keys in text fields are text, and a key that the focused
+// control handles (Space on a button) is left to it.
 
 import { $ } from "./dom.js";
 
@@ -32,11 +32,8 @@ function commandOf(event) {
   if (document.querySelector("dialog[open]")) return null; // dialogs have their own keys
   const key = keyName(event);
   const target = event.target instanceof Element ? event.target : document.body;
-  if (target.closest("input, textarea, select, [contenteditable]")) {
-    if (key === "escape") return "leave";
-    return null;
-  }
   if (key === "escape") return "leave";
+  if (target.closest("input, textarea, select, [contenteditable]")) return null;
   if (!keysOn() && key !== "?") return null;
   if (key === " " && target.closest("button, a, summary")) return null;
   const arrows = key.startsWith("arrow");
