@@ -36,7 +36,7 @@ from joblib import Parallel, delayed
 from transformers import GPT2Config, GPT2LMHeadModel
 
 import exempla
-from exempla.tasks.candidates import Pool
+from exempla.tasks.candidates import CandidatePool
 
 DATA = Path(os.environ.get("EXEMPLA_DATA", "shared/data"))
 OUT = Path(os.environ.get("OUT", "docs/experiments"))
@@ -159,11 +159,11 @@ def acquired(model: Any, train: list, pool: list, target: list, k: int) -> dict[
     found = {}
     for normalize in (False, True):
         explainer.normalize = normalize
-        towards = Pool(explainer, *given).towards(given[1])
+        towards = CandidatePool(explainer, *given).towards(given[1])
         for rule, (wanted, selector) in RULES.items():
             if wanted == normalize:
                 usual = exempla.SBQ(noise=10.0 if normalize else 0.1 * len(train))
-                candidates = Pool(explainer, *given, selector or usual)
+                candidates = CandidatePool(explainer, *given, selector or usual)
                 found[rule] = candidates.pick(towards, k, 0.0, np.random.default_rng(0))[0]
     return found
 

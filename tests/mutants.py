@@ -158,10 +158,10 @@ MUTANTS = [
     # ---- tasks: acquire, copies, wrong test labels
     Mutant("tasks/candidates.py", "inner = block @ block.transpose(0, 2, 1) / n",
            "inner = block @ block.transpose(0, 2, 1)",
-           "tasks/test_acquire.py::test_the_first_pick_of_many_classes_is_the_best_block"),
+           "tasks/test_acquire.py::test_a_block_is_reduced_to_the_combination_that_gains_most"),
     Mutant("tasks/candidates.py", "scale = np.sqrt(1 + private / self.n_train)",
            "scale = np.ones(len(private))",
-           "tasks/test_acquire.py::test_directions_outside_the_training_span_count"),
+           "tasks/test_acquire.py::test_rows_are_weighed_by_private_variance_and_cost"),
     Mutant("tasks/candidates.py", "scale = scale * self.root_costs",
            "scale = scale / self.root_costs",
            "tasks/test_acquire.py::test_a_row_that_costs_too_much_is_not_taken"),

@@ -17,8 +17,7 @@ from exempla.oracles import make_oracle
 from exempla.oracles.base import Examples, Oracle
 
 __all__ = [
-    "found_share", "hessian", "hessian_influence", "lds", "lds_per_test", "mislabel_auc",
-    "subset_mask",
+    "found_share", "hessian_influence", "lds", "lds_per_test", "mislabel_auc", "subset_mask",
 ]  # fmt: skip
 
 _MAX_HESSIAN_PARAMETERS = 4096
@@ -26,7 +25,23 @@ _MAX_HESSIAN_PARAMETERS = 4096
 
 
 def subset_mask(subsets: Any, n_train: int) -> np.ndarray:
-    """Return an (m, n_train) matrix of zeros and ones from a mask or from m lists of indices."""
+    """Return subsets of the training set as a matrix of zeros and ones.
+
+    Parameters
+    ----------
+    subsets : (m, size) indices or (m, n_train) mask
+    n_train : int
+
+    Returns
+    -------
+    (m, n_train) array
+
+    Examples
+    --------
+    >>> subset_mask([[0, 2], [1, 2]], n_train=3)
+    array([[1., 0., 1.],
+           [0., 1., 1.]])
+    """
     array = _plain(subsets, "subsets")
     if array.ndim != 2:
         raise ExemplaError(f"subsets must be a 2-D array (one row per subset), not {array.ndim}-D.")
@@ -59,7 +74,22 @@ def _flags(wrong: Any) -> np.ndarray:
 
 
 def lds_per_test(attribution: Any, subsets: Any, outcomes: Any) -> np.ndarray:
-    """Return the linear datamodelling score of each test example; see `lds`."""
+    """Compute the linear datamodelling score of each test example.
+
+    Parameters
+    ----------
+    attribution, subsets, outcomes
+        As for `lds`, which is the mean of this score.
+
+    Returns
+    -------
+    (n_test,) array
+
+    Examples
+    --------
+    >>> lds_per_test([[1.0], [2.0], [4.0]], [[0, 1], [0, 2], [1, 2]], [[0.1], [0.3], [0.2]])
+    array([0.5])
+    """
     A, Y = real_numbers(attribution, "attribution"), real_numbers(outcomes, "outcomes")
     if A.ndim != 2 or not A.size:
         raise ExemplaError("attribution must be an (n_train, n_test) array.")
@@ -112,6 +142,19 @@ def lds(attribution: Any, subsets: Any, outcomes: Any) -> float:
 def mislabel_auc(suspicion: Any, wrong: Any) -> float:
     """Return the probability that a wrong label is ranked above a right one.
 
+    Parameters
+    ----------
+    suspicion : (n,) array
+        Larger = more suspicious.
+    wrong : (n,) array of bool
+
+    Returns
+    -------
+    float
+        The area under the ROC curve.
+
+    Examples
+    --------
     >>> mislabel_auc([0.9, 0.2, 0.8, 0.1], [True, False, True, False])
     1.0
     """
@@ -126,6 +169,19 @@ def mislabel_auc(suspicion: Any, wrong: Any) -> float:
 def found_share(ranking: Any, wrong: Any, k: int) -> float:
     """Return the share of wrong labels among the first k of a ranking.
 
+    Parameters
+    ----------
+    ranking : (n,) array
+        Row numbers, most suspicious first.
+    wrong : (n,) array of bool
+    k : int
+
+    Returns
+    -------
+    float
+
+    Examples
+    --------
     >>> found_share([2, 0, 1], [False, False, True], k=2)
     0.5
     """

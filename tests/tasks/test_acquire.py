@@ -12,6 +12,7 @@ from sklearn.pipeline import make_pipeline
 import exempla
 from exempla import SBQ, ExemplaError
 from exempla.tasks import acquire as module
+from exempla.tasks.candidates import CandidatePool, _contrast
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +83,26 @@ def test_the_first_pick_of_many_classes_is_the_best_block(digits):
     picked = exempla.acquire(model, train, P, test, 1, selector=SBQ(noise=50), progress=False)
     A, B, goal = dense_problem(model, train, P, test, picked.damping)
     assert picked.indices.tolist() == dense_greedy(A, B, goal, 1)
+
+
+def test_a_block_is_reduced_to_the_combination_that_gains_most():
+    rng, n = np.random.default_rng(0), 25.0
+    block, private, goal = rng.normal(size=(6, 3, 5)), rng.random((6, 3)) * n, rng.normal(size=5)
+    rows, left = _contrast(block, private, goal, n)
+    for B, d, row, own in zip(block, private, rows, left, strict=True):
+        inner = np.eye(3) + (B @ B.T + np.diag(d)) / n
+        best = (B @ goal) @ np.linalg.solve(inner, B @ goal)
+        # the row is a unit combination: its gain is (row·goal)² / (1 + (‖row‖² + own) / n)
+        assert (row @ goal) ** 2 / (1 + (row @ row + own) / n) == pytest.approx(best)
+
+
+def test_rows_are_weighed_by_private_variance_and_cost(digits):
+    model, train, (P, _), test = digits
+    explainer = exempla.Explainer(model, progress=False).fit(train)
+    pool = CandidatePool(explainer, P, test, root_costs=np.full(3, 2.0))
+    private = np.array([0.0, 1.0, 8.0]) * len(train[0])
+    weighed = pool._weighed(np.ones((3, 4)), private)
+    np.testing.assert_allclose(weighed[:, 0], [1 / 2, 1 / 8**0.5, 1 / 6])
 
 
 def test_directions_outside_the_training_span_count():

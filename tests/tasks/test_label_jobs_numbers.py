@@ -11,7 +11,7 @@ from sklearn.preprocessing import PolynomialFeatures, StandardScaler
 
 import exempla
 from exempla.errors import ExemplaError
-from exempla.tasks.labels.problem import Rows
+from exempla.tasks.labels.problem import LabelledRows
 from exempla.tasks.labels.regression import Case, assess, exchanged, repaired, residuals_of
 
 
@@ -76,7 +76,7 @@ def test_spread_follows_the_prediction():
     rng = np.random.default_rng(0)
     X = rng.uniform(0, 1, (800, 1))
     y = 10 * X[:, 0] + rng.normal(size=800) * (0.1 + 2 * X[:, 0])
-    found, rule = residuals_of(Ridge(1e-6), Rows(X, y, 800), 0)
+    found, rule = residuals_of(Ridge(1e-6), LabelledRows(X, y, 800), 0)
     small, large = found.spread[X[:, 0] < 0.2].mean(), found.spread[X[:, 0] > 0.8].mean()
     assert rule == "spread by predicted value"
     assert large > 3 * small

@@ -33,7 +33,7 @@ from exempla.recorder.snapshots import (
     RUN_FILE,
     RUN_FORMAT,
     SUFFIXES,
-    Run,
+    RecordedRun,
     Snapshot,
     encoded,
     kind_of,
@@ -425,7 +425,7 @@ class Recorder:
     def _write_run(self, finished: bool = False, writing: tuple[str, ...] = ()) -> None:
         name, stride = type(self.model).__name__, self._thinning.stride
         snapshots = tuple(self.snapshots)
-        run = Run(self._kind, name, self.steps, stride, finished, snapshots, writing)
+        run = RecordedRun(self._kind, name, self.steps, stride, finished, snapshots, writing)
         content = {"format": RUN_FORMAT, "version": __version__, **asdict(run)}
         self._manifest = (json.dumps(content, indent=2) + "\n").encode()
         io.write_bytes(self.folder / RUN_FILE, self._manifest)

@@ -61,7 +61,7 @@ class Snapshot:
 
 
 @dataclass(frozen=True)
-class Run:
+class RecordedRun:
     """The contents of run.json. `kind` is the kind of model, "torch" or "scikit-learn"."""
 
     kind: str
@@ -79,7 +79,7 @@ class Run:
         return {one.file for one in self.snapshots} | set(self.writing)
 
 
-def read_run(folder: Path) -> Run:
+def read_run(folder: Path) -> RecordedRun:
     """Read and validate the run recorded in a folder."""
     path = folder / RUN_FILE
     try:
@@ -94,7 +94,7 @@ def read_run(folder: Path) -> Run:
         raise ExemplaError(f"{path} was not written by this exempla's Recorder.") from None
 
 
-def _parsed(content: Any) -> Run:
+def _parsed(content: Any) -> RecordedRun:
     snapshots = [Snapshot(**one) for one in content["snapshots"]]
     writing = tuple(content.get("writing", ()))
     names = [*(one.file for one in snapshots), *writing]
@@ -102,7 +102,7 @@ def _parsed(content: Any) -> Run:
     valid = content["format"] == RUN_FORMAT and all(_SNAPSHOT.fullmatch(name) for name in names)
     if not valid or any(type(one.step) is not int for one in snapshots):
         raise ValueError
-    return Run(
+    return RecordedRun(
         kind=str(content["kind"]),
         model=str(content["model"]),
         steps=int(content["steps"]),

@@ -41,7 +41,7 @@ from exempla.selection.rows import (
     ArrayRows,
     CandidateScores,
     Leaders,
-    Pool,
+    LookaheadPool,
     Rows,
     Rule,
     StateLostError,
@@ -317,7 +317,7 @@ class Lookahead:
         self.fraction = _FIRST_FRACTION
         self.promising = scores.best(self.pool_size)
         """Rows to guess among."""
-        self.pool: Pool
+        self.pool: LookaheadPool
         """The same with their features, as they were before the last guesses."""
 
     def advance(self, first: int) -> Leaders | None:

@@ -119,7 +119,7 @@ class Leaders(NamedTuple):
 
 
 @dataclass
-class Pool:
+class LookaheadPool:
     """A few candidates of a single target with their c and n, used to guess the next picks."""
 
     rows: np.ndarray
@@ -243,7 +243,7 @@ class CandidateScores(ABC):
         """Apply the first `count` steps of the last sweep to c and n without another pass."""
 
     @abstractmethod
-    def pool(self, rows: np.ndarray) -> Pool:
+    def pool(self, rows: np.ndarray) -> LookaheadPool:
         """Return these rows (ascending) with their c and n."""
 
     @abstractmethod
@@ -576,11 +576,11 @@ class ArrayCandidates(CandidateScores):
 
         in_parts(apply, len(products), count * self.rows.sweep_rows, 1)
 
-    def pool(self, rows: np.ndarray) -> Pool:
+    def pool(self, rows: np.ndarray) -> LookaheadPool:
         whole = None if self.whole is None else self.rows.norms2[rows] + self.noise
         floor = self.rows.norms2[rows] * self.rows.tolerance
         features = in_parts(lambda a, b: self.rows.features(rows[a:b]), len(rows), self.rows.p, 256)
-        return Pool(rows, np.concatenate(features), *self.values(rows), floor, whole)
+        return LookaheadPool(rows, np.concatenate(features), *self.values(rows), floor, whole)
 
     def values(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return c and n of these rows on the host."""

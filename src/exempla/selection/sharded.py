@@ -36,7 +36,7 @@ from exempla.selection.rows import (
     ArrayRows,
     CandidateScores,
     Leaders,
-    Pool,
+    LookaheadPool,
     Rows,
     Rule,
     StateLostError,
@@ -298,7 +298,7 @@ class ShardedCandidates(CandidateScores):
         rows.fetched = {}
         self._ask, self._tell = rows.transport.ask, rows.transport.tell
         self._steps: Steps
-        self._pool: Pool | None = None
+        self._pool: LookaheadPool | None = None
         """The rows shown last, with their c and n before the steps of the last sweep."""
         per_part = [(start, *mine) for start, mine in zip(rows.bounds, rows.per_part(candidates))]
         self.error = max(self._ask("open_scores", target_norms, noise, rule, per_part=per_part))
@@ -370,7 +370,7 @@ class ShardedCandidates(CandidateScores):
         features = np.array(list(self.rows.fetched.values()), sent.dtype).reshape(-1, self.rows.p)
         norms2 = self.rows.norms2[rows]
         whole = None if self.rule is Rule.GAIN else norms2 + self.noise
-        self._pool = Pool(rows, features, c, n, self.rows.tolerance * norms2, whole)
+        self._pool = LookaheadPool(rows, features, c, n, self.rows.tolerance * norms2, whole)
         return rows
 
     def commit(self, count: int) -> None:
@@ -379,7 +379,7 @@ class ShardedCandidates(CandidateScores):
         for q, coef in zip(self._steps.directions[:count], self._steps.coefs.tolist()):
             self._pool.step(-1, q, coef)
 
-    def pool(self, rows: np.ndarray) -> Pool:
+    def pool(self, rows: np.ndarray) -> LookaheadPool:
         assert self._pool is not None  # `best` or `sweep` named these rows
         return replace(self._pool, c=self._pool.c.copy(), n=self._pool.n.copy())
 

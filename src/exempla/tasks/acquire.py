@@ -40,7 +40,7 @@ from exempla.oracles import make_oracle
 from exempla.progress import showing
 from exempla.results import Answer
 from exempla.selection import Selector
-from exempla.tasks.candidates import Candidates, Pool
+from exempla.tasks.candidates import CandidatePool, Candidates
 from exempla.tasks.question import check_ask, queried_rows
 from exempla.tasks.retrain import check_fit, fitted, refit
 from exempla.tasks.verify import judge_rows
@@ -299,7 +299,10 @@ def acquire(
         if len(queried) > _MAX_QUERIES:
             used = np.sort(rng.choice(queried, _MAX_QUERIES, False))
         request = _Request(model, train, pool, test, queried, fit)
-        seen, query = Pool(explainer, pool, test, selector, root_costs), take_examples(test, used)
+        seen, query = (
+            CandidatePool(explainer, pool, test, selector, root_costs),
+            take_examples(test, used),
+        )
         by_labels = seen.labelled and not seen.is_text
         usual = LABELLED_BREADTH if by_labels else BREADTH
         towards = seen.towards(query)
@@ -343,7 +346,9 @@ def _with_random(order: np.ndarray, share: float, n: int, rng: np.random.Generat
     return np.concatenate([picked, others[: len(order) - len(picked)]])
 
 
-def _best_random_share(pool: Pool, request: _Request, used: np.ndarray, k: int, seed: int) -> float:
+def _best_random_share(
+    pool: CandidatePool, request: _Request, used: np.ndarray, k: int, seed: int
+) -> float:
     """Return the share of random rows with which the model predicts held-out queries best.
 
     Rows are picked for one half of the queried examples, and the model trained with them is judged

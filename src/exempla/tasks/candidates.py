@@ -80,7 +80,7 @@ class _Target:
         return rows, self.scale * np.maximum(rest, 0.0)
 
 
-class Pool:
+class CandidatePool:
     """The candidates: one row each towards a given target, whitened, all models side by side."""
 
     def __init__(

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from exempla.errors import ExemplaError
 from exempla.oracles.torch import network
-from exempla.oracles.torch.layers import Rows
+from exempla.oracles.torch.layers import SampleRows
 from exempla.oracles.torch.oracle import TorchOracle
 from exempla.oracles.torch.tape import Tape
 from tests.oracles.torch import zoo
@@ -79,7 +79,7 @@ def test_a_model_that_mixes_its_samples_is_still_refused() -> None:
 
 
 def test_rows_without_a_sample_are_left_out() -> None:
-    placed = Rows.of(torch.tensor([2, -1, 0, 2]), 3).split(torch.arange(4.0)[:, None], 3)
+    placed = SampleRows.of(torch.tensor([2, -1, 0, 2]), 3).split(torch.arange(4.0)[:, None], 3)
     assert placed[:, :, 0].tolist() == [[2, 0], [0, 0], [0, 3]]
 
 

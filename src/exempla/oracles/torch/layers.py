@@ -7,7 +7,8 @@ score of a parameter that acts element by element is as long as its gradient and
 Samples may stand on any axis of an output (sequence-first models), or share one with another axis
 (frames, windows, heads): the survey finds the `Layout`. If a pass gathers rows by index, no axis
 carries the samples: a mixture of experts sends each token where its router says, a packed sequence
-leaves padding out. `Rows` then holds the sample of each row, which `RowProbe` finds in every pass.
+leaves padding out. `SampleRows` then holds the sample of each row, which `RowProbe` finds in every
+pass.
 
 A `Block` is one layer. A weight and a bias that are always used together form one block: for a
 matrix the bias is one more row of inputs equal to one, for element-wise parameters the two stand
@@ -61,7 +62,7 @@ class Layout(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class SampleRows:
     """Rows in any order, each of one sample, and their places among n samples × `most` rows."""
 
     n: int
@@ -71,7 +72,7 @@ class Rows:
     slots: Tensor
 
     @staticmethod
-    def of(samples: Tensor, n: int) -> Rows:
+    def of(samples: Tensor, n: int) -> SampleRows:
         """Build from the sample of each row, −1 for rows without one."""
         kept = samples.argsort(stable=True)[int((samples < 0).sum()) :]
         mine = samples[kept]
@@ -79,7 +80,7 @@ class Rows:
         first = counts.cumsum(0) - counts
         rank = torch.arange(len(kept), device=samples.device) - first[mine]
         most = max(int(counts.max()), 1)
-        return Rows(n, most, kept, mine * most + rank)
+        return SampleRows(n, most, kept, mine * most + rank)
 
     def split(self, t: Tensor, n: int) -> Tensor:
         """Return (rows, …) as (n, most, …), zero where a sample has fewer rows."""
@@ -88,7 +89,7 @@ class Rows:
         return out.unflatten(0, (self.n, self.most))
 
 
-Place = Layout | Rows
+Place = Layout | SampleRows
 
 
 def repeated(t: Tensor, n: int, axis: int) -> Tensor:
@@ -100,7 +101,7 @@ def repeated(t: Tensor, n: int, axis: int) -> Tensor:
 
 def _positions(t: Tensor, n: int, layout: Place) -> Tensor:
     """Return (n, s, d): every axis but the last is samples or positions."""
-    t = t.reshape(-1, t.shape[-1]) if isinstance(layout, Rows) else t
+    t = t.reshape(-1, t.shape[-1]) if isinstance(layout, SampleRows) else t
     return layout.split(t, n).reshape(n, -1, t.shape[-1])
 
 
@@ -172,7 +173,7 @@ class LinearUse(Use):
 
     def _operand(self, n: int, layout: Place, bias: bool) -> Operand:
         x = self.inputs(n)
-        written = bias and isinstance(layout, Rows)  # a place without a row has no one either
+        written = bias and isinstance(layout, SampleRows)  # a place without a row has no one either
         x = F.pad(x, (0, 1), value=1.0) if written else x
         return Vectors(_positions(x, n, layout), ones=bias and not written)
 
@@ -248,7 +249,7 @@ class NormUse(Use):
             g = widen(g) * widen(self.normalise(self.inputs(n)))
         if self.by_channel:
             return _channels(g, n, layout)
-        g = g.reshape(-1, self.features) if isinstance(layout, Rows) else g
+        g = g.reshape(-1, self.features) if isinstance(layout, SampleRows) else g
         return widen(layout.split(g, n).reshape(n, -1, self.features)).sum(1)
 
 
@@ -506,4 +507,4 @@ class RowProbe:
         if not use.by_row:
             return None
         samples = self._samples(place, lambda g: g.reshape(-1, g.shape[-1]))
-        return None if samples is None else Rows.of(samples, self.n)
+        return None if samples is None else SampleRows.of(samples, self.n)

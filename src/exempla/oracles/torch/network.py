@@ -37,7 +37,7 @@ from exempla.oracles.torch.layers import (
     Layout,
     Place,
     RowProbe,
-    Rows,
+    SampleRows,
     Seen,
     Use,
     plan_blocks,
@@ -52,7 +52,7 @@ PROBE = 3
 _MAX_ROUNDS = 5
 _MAX_LEAK = 1e-10
 """Share of a sample's squared gradient that may lie in the part of another."""
-Run = Callable[[Any, Batch], Tensor]
+Forward = Callable[[Any, Batch], Tensor]
 """(model, batch) → outputs, or log-probabilities of a custom likelihood."""
 _GOOD_BYTES = {"cpu": 2**26, "cuda": 2**30}
 """Bytes of factors beyond which a larger batch is no faster."""
@@ -231,7 +231,7 @@ def _stands_alone(g: Tensor, i: int, n: int, layout: Layout) -> bool:
     return bool(energy.sum() - energy[i] <= _MAX_LEAK * energy.sum())
 
 
-def _find_rows(use: Use, alone: Sequence[Tensor | None]) -> Rows | None:
+def _find_rows(use: Use, alone: Sequence[Tensor | None]) -> SampleRows | None:
     """Return the sample of each row if rows were gathered by index and none has two samples."""
     some = next(g for g in alone if g is not None)
     if not use.by_row or not some.ndim:
@@ -241,7 +241,7 @@ def _find_rows(use: Use, alone: Sequence[Tensor | None]) -> Rows | None:
     most, samples = energy.max(0)
     if bool((energy.sum(0) - most > _MAX_LEAK * most).any()):
         return None
-    return Rows.of(samples.masked_fill(most == 0, -1), len(alone))
+    return SampleRows.of(samples.masked_fill(most == 0, -1), len(alone))
 
 
 def _verify(
@@ -366,7 +366,7 @@ class TapedNetwork:
     def blocks(self) -> tuple[Block, ...]:
         return self.plan.blocks
 
-    def survey(self, run: Run, batch: Batch) -> None:
+    def survey(self, run: Forward, batch: Batch) -> None:
         """Survey the model with a few examples (repeated if there are fewer)."""
         with full_precision():
             self._refuse_batch_dependence(run, batch)
@@ -378,7 +378,7 @@ class TapedNetwork:
                 found = found.with_more(self._survey_some(run, _some_of(batch, start)))
         self.found = found
 
-    def _refuse_batch_dependence(self, run: Run, batch: Batch) -> None:
+    def _refuse_batch_dependence(self, run: Forward, batch: Batch) -> None:
         """Raise if the outputs of an example depend on the other examples in its batch."""
         last, rows = len(batch) - 1, []
         for one in (_some_of(batch, 0), batch.take(np.array([0, last, last]))):
@@ -391,7 +391,7 @@ class TapedNetwork:
                 "by itself."
             )
 
-    def _survey_some(self, run: Run, probe: Batch) -> Survey:
+    def _survey_some(self, run: Forward, probe: Batch) -> Survey:
         found = survey(lambda: run(self.model, probe), self.parameters, PROBE)
         if not found.blocks:
             raise ExemplaError(
@@ -409,7 +409,7 @@ class TapedNetwork:
             )
         return found
 
-    def forward(self, run: Run, batch: Batch) -> _Pass:
+    def forward(self, run: Forward, batch: Batch) -> _Pass:
         """Run one forward pass under the tape."""
         return _Pass(self, run, batch)
 
@@ -429,7 +429,7 @@ class TapedNetwork:
 class _Pass:
     """A forward pass that can be pulled back one or more times."""
 
-    def __init__(self, network: TapedNetwork, run: Run, batch: Batch) -> None:
+    def __init__(self, network: TapedNetwork, run: Forward, batch: Batch) -> None:
         self.network, self.run, self.batch, self.plan = network, run, batch, network.plan
         self.tape = Tape(network.names, len(batch), self.plan.treatments)
         with self.tape:

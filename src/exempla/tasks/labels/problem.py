@@ -127,7 +127,7 @@ class LabelProblem:
         return np.bincount(self.codes[rows], minlength=len(self.classes))
 
 
-class Rows(NamedTuple):
+class LabelledRows(NamedTuple):
     """Rows and their labels or numbers: `n_train` to be judged, then the curated ones."""
 
     X: Any
@@ -147,7 +147,7 @@ Check = Callable[[np.ndarray, list[str]], np.ndarray]
 """Returns the labels of one set as they are judged; adds what is wrong with them to the list."""
 
 
-def read_rows(train: Any, curated: Any, check: Check, noun: str = "labels") -> Rows:
+def read_rows(train: Any, curated: Any, check: Check, noun: str = "labels") -> LabelledRows:
     """Check both sets and stack them; raise one error that names every problem."""
     problems: list[str] = []
     given, trusted = _read_set(train, "train", problems, check, noun), None
@@ -171,10 +171,10 @@ def read_rows(train: Any, curated: Any, check: Check, noun: str = "labels") -> R
             [np.ones(len(part.y)) if part.weights is None else part.weights for part in both]
         )
     X, y = stack_rows(given.X, trusted.X), np.concatenate([given.y, trusted.y])
-    return Rows(X, y, len(given.y), weights, given.ids)
+    return LabelledRows(X, y, len(given.y), weights, given.ids)
 
 
-def _read_set(data: Any, whose: str, problems: list[str], check: Check, noun: str) -> Rows:
+def _read_set(data: Any, whose: str, problems: list[str], check: Check, noun: str) -> LabelledRows:
     if not isinstance(data, tuple) or len(data) < 2 or data[1] is None:
         raise ExemplaError(f"{whose} has no {noun}: give (X, y) as {whose}.")
     found: list[str] = []
@@ -184,7 +184,7 @@ def _read_set(data: Any, whose: str, problems: list[str], check: Check, noun: st
     given = unpack((data[0], *in_numpy), found)
     y = np.array([]) if given.y is None else check(plain_labels(given.y), found)
     problems.extend(f"{whose}: {problem}" for problem in found)
-    return Rows(given.X, y, len(y), given.weights, given.ids)
+    return LabelledRows(given.X, y, len(y), given.weights, given.ids)
 
 
 def _unlike(train: Any, curated: Any) -> list[str]:

@@ -35,7 +35,7 @@ from threadpoolctl import threadpool_limits
 from exempla.data import listing
 from exempla.errors import ExemplaError, UnsupportedModelError
 from exempla.tasks.labels.crossfit import cross_validated_numbers
-from exempla.tasks.labels.problem import LabelRequest, Rows, read_rows
+from exempla.tasks.labels.problem import LabelledRows, LabelRequest, read_rows
 from exempla.tasks.labels.result import LabelFixes
 from exempla.tasks.labels.wrong import Z90
 from exempla.tasks.retrain import Fit, check_fit
@@ -233,7 +233,7 @@ _TO_SIGMA = 1.4826
 
 def residuals_of(
     model: Any,
-    given: Rows,
+    given: LabelledRows,
     seed: int,
     *,
     fit: Fit | None = None,

@@ -33,8 +33,8 @@ from exempla.tasks.summarize.posterior import (
     BATCH_BYTES,
     DRAWS,
     WIDTH,
-    Pool,
     Refit,
+    SummaryPool,
     candidates,
     pool_size,
     posterior,
@@ -75,7 +75,7 @@ _RIDGE = 1e-2
 
 
 def _choose(
-    pool: Pool,
+    pool: SummaryPool,
     codes: np.ndarray,
     k: int,
     selector: Selector | None,

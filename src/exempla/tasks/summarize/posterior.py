@@ -292,7 +292,7 @@ _NO_LEVERAGE = 1e-12
 
 
 @dataclass(frozen=True)
-class Pool:
+class SummaryPool:
     """The candidates' feature rows, and the mean row to match.
 
     The last columns say which class an example is of, scaled like the rest of the row. They are
@@ -318,7 +318,9 @@ class Pool:
             self.target[width:] = height * self.shares
 
 
-def candidates(layer: LastLayer, around: Posterior, k: int, rng: np.random.Generator) -> Pool:
+def candidates(
+    layer: LastLayer, around: Posterior, k: int, rng: np.random.Generator
+) -> SummaryPool:
     """Feature rows of the examples that may be picked, and of all of them the mean."""
     shares = np.empty(0)
     if layer.discrete:
@@ -341,7 +343,7 @@ def candidates(layer: LastLayer, around: Posterior, k: int, rng: np.random.Gener
     rows[:, around.width :] = 0.0
     target = np.concatenate([around.mean(layer), np.zeros(len(shares))])
     typical = float(np.median(np.einsum("ij,ij->i", rows, rows)))
-    return Pool(examples, rows, target, shares, typical)
+    return SummaryPool(examples, rows, target, shares, typical)
 
 
 def pool_size(k: int, width: int) -> int:
