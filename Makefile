@@ -57,7 +57,7 @@ mutants: $(VENV)/.all
 # The core at the lowest versions pyproject.toml allows, without torch, in an environment of its own.
 LOWEST := .venv-lowest
 SMOKE := tests/oracles/sklearn tests/selection tests/tables tests/test_estimator.py \
-  tests/test_influence.py tests/test_metrics.py tests/test_target.py tests/test_explainer.py
+  tests/kernel/test_influence.py tests/test_metrics.py tests/kernel/test_query.py tests/test_explainer.py
 # SciPy's own nnls, a reference there, is right since 1.16 only.
 SMOKE += --deselect tests/selection/test_nnls.py::test_growing_nnls_equals_scipy_at_every_step
 # (SCIPY_ARRAY_API: scikit-learn 1.6's own checks of estimators ask for it.)

@@ -52,7 +52,7 @@ _ACCOUNT = "selection/test_engine.py::test_a_selection_accounts_for_itself"
 _KERNEL = "selection/test_kernel.py"
 _DEVICE = "selection/test_device.py::test_the"
 _NOISE = "tasks/test_fix_labels_noise.py"
-_NUMBERS = "tasks/test_label_jobs_numbers.py"
+_NUMBERS = "tasks/test_fix_labels_regression.py"
 
 MUTANTS = [
     # ---- selection: gains, noise, stopping, certificates
@@ -104,44 +104,44 @@ MUTANTS = [
     Mutant("kernel/embed.py", "joined /= np.sqrt(len(parts))", "joined /= 1.0",
            f"{_KERNEL}::test_features_of_several_models_average_their_kernels"),
     Mutant("kernel/kernel.py", "return w / np.abs(w).sum(-1, keepdims=True)",
-           "return w / w.sum(-1, keepdims=True)", "test_target.py"),
+           "return w / w.sum(-1, keepdims=True)", "kernel/test_query.py"),
     Mutant("kernel/embed.py", "norm2 = norm2 + residual", "norm2 = norm2 + 0 * residual",
-           "test_target.py"),
+           "kernel/test_query.py"),
     Mutant("kernel/fisher.py", "radius * evidence.weight_square)",
-           "evidence.weight_square)", "fisher/test_damping_rules.py"),
+           "evidence.weight_square)", "kernel/test_damping.py"),
     Mutant("kernel/fisher.py", "value = evidence.misfit / (", "value = 1.0 / (",
-           "fisher/test_damping_rules.py"),
+           "kernel/test_damping.py"),
     Mutant("kernel/fisher.py", "total**2 / evidence.energy2", "total / evidence.energy2",
-           "fisher/test_fisher.py"),
+           "kernel/test_fisher.py"),
     Mutant("kernel/fisher.py", "evidence.energy2 / evidence.rows - evidence.squared_norm",
-           "evidence.energy2 / evidence.rows", "fisher/test_fisher.py"),
+           "evidence.energy2 / evidence.rows", "kernel/test_fisher.py"),
     Mutant("kernel/fisher.py", "np.diag_indices_from(total)] += damping + jitter\n",
            "np.diag_indices_from(total)] += jitter\n",
-           "fisher/test_fisher.py"),
+           "kernel/test_fisher.py"),
     Mutant("kernel/fisher.py", "as_like(1.0 / np.sqrt(total), rows)", "as_like(1.0 / total, rows)",
-           "fisher/test_fisher.py"),
+           "kernel/test_fisher.py"),
     Mutant("kernel/fisher.py", "total = eigenvalue + damping", "total = eigenvalue",
-           "test_outside.py::test_the_kernel_is_the_sketch_and_one_number_for_the_rest"),
+           "kernel/test_residual_influence.py::test_the_kernel_is_the_sketch_and_one_number_for_the_rest"),
     Mutant("kernel/solve.py", "SetInfluence(inside + residual,",
            "SetInfluence(inside,",
-           "test_outside.py::test_the_kernel_is_the_sketch_and_one_number_for_the_rest"),
+           "kernel/test_residual_influence.py::test_the_kernel_is_the_sketch_and_one_number_for_the_rest"),
     Mutant("kernel/solve.py", "(raw - products(train, rows)) *", "raw *",
-           "test_outside.py::test_the_kernel_is_the_sketch_and_one_number_for_the_rest"),
+           "kernel/test_residual_influence.py::test_the_kernel_is_the_sketch_and_one_number_for_the_rest"),
     # ---- influence
     Mutant("kernel/solve.py", "LEVELLING_EXPONENT = 0.75", "LEVELLING_EXPONENT = 0.0",
-           "test_influence.py::test_moments_of_a_run_are_levelled_question_by_question"),
+           "kernel/test_influence.py::test_moments_of_a_run_are_levelled_question_by_question"),
     Mutant("kernel/solve.py", "own**-LEVELLING_EXPONENT", "own**LEVELLING_EXPONENT",
-           "test_influence.py::test_moments_of_a_run_are_levelled_question_by_question"),
+           "kernel/test_influence.py::test_moments_of_a_run_are_levelled_question_by_question"),
     Mutant("kernel/solve.py", "values=total * (size / scale / count)", "values=total / count",
-           "test_influence.py::test_levelled_moments_keep_the_scale_and_bear_a_question_without_effect"),
+           "kernel/test_influence.py::test_levelled_moments_keep_the_scale_and_bear_a_question_without_effect"),
     Mutant("kernel/kernel.py", "row_squares(self.features.rows) / self.n_train",
            "row_squares(self.features.rows)",
-           "test_outside.py::test_self_influence_is_the_diagonal_of_influence"),
+           "kernel/test_residual_influence.py::test_self_influence_is_the_diagonal_of_influence"),
     Mutant("metrics.py", "/ 2 + np.diag(dense.penalty)", "/ 2",
-           "test_influence.py::test_model_fisher_is_the_hessian_of_canonical_models_at_any_theta"),
+           "kernel/test_influence.py::test_model_fisher_is_the_hessian_of_canonical_models_at_any_theta"),
     Mutant("kernel/kernel.py", "left = n * np.eye(len(R)) - R @ solved.T",
-           "left = n * np.eye(len(R)) + R @ solved.T", "test_effect.py"),
-    Mutant("kernel/kernel.py", "change / (1 - p)", "change", "test_effect.py"),
+           "left = n * np.eye(len(R)) + R @ solved.T", "kernel/test_removal_effect.py"),
+    Mutant("kernel/kernel.py", "change / (1 - p)", "change", "kernel/test_removal_effect.py"),
     # ---- likelihoods and trees
     Mutant("oracles/likelihoods.py", "root * xp.sqrt(p[rows, classes])[:, None]",
            "root * p[rows, classes][:, None]", "test_likelihoods.py"),
@@ -203,8 +203,8 @@ MUTANTS = [
            'SBQ(noise=noise), side="proponents")',
            "tasks/test_fix_labels.py::test_sbq_lists_opponents_and_finds_most"),
     # ---- files: atomic writes, checksums, manifests, locks
-    Mutant("io.py", "os.fsync(handle)", "pass", "test_atomic.py"),
-    Mutant("io.py", "hexdigest() == owned[name]", "hexdigest() != ''", "test_atomic.py"),
+    Mutant("io.py", "os.fsync(handle)", "pass", "test_io.py"),
+    Mutant("io.py", "hexdigest() == owned[name]", "hexdigest() != ''", "test_io.py"),
 ]  # fmt: skip
 
 

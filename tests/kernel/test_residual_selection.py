@@ -11,8 +11,8 @@ from exempla import Explainer
 from exempla.kernel import embed
 from exempla.kernel import kernel as kernels
 from exempla.kernel.kernel import mean_embedding, roots
+from tests.kernel.test_residual_influence import ASKED, TRAIN, network
 from tests.reference import dense_rows
-from tests.test_outside import ASKED, TRAIN, network
 
 FEW = 6
 
