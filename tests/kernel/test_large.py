@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset, default_collate
 
-from exempla import Explainer, progress
+from exempla import Explainer, memory, progress
 from exempla.kernel import basis as moments
 from exempla.kernel import fisher as estimate
 from exempla.kernel import sketch as choose
@@ -102,7 +102,7 @@ def test_moments_are_forecast_before_the_first_pass_and_made_to_fit(monkeypatch,
     train = oracle.read(data, role="train")
     monkeypatch.setattr(choose, "LEAST_WHOLE", 16)
     monkeypatch.setattr(moments, "NYSTROM", (4, 8))
-    monkeypatch.setattr(progress, "MIN_ANNOUNCED_BYTES", 0)
+    monkeypatch.setattr(memory, "MIN_ANNOUNCED_BYTES", 0)
     needed = moments.moments_bytes(oracle.layers, 20, 4)
     smaller = moments.moments_bytes(oracle.layers, 20, 4, 16)
     assert smaller < needed

@@ -12,7 +12,7 @@ import scipy.sparse as sp
 from sklearn.linear_model import LogisticRegression
 
 import exempla
-from exempla import progress
+from exempla import memory
 from exempla.tasks.labels.fix_labels import row_bytes
 
 MEASURE = """
@@ -58,7 +58,7 @@ def test_the_expected_peak_is_the_measured_one(columns: int, curated: int, metho
 def test_fix_labels_speaks_for_itself(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(progress, "MIN_ANNOUNCED_BYTES", 0)
+    monkeypatch.setattr(memory, "MIN_ANNOUNCED_BYTES", 0)
     X = np.random.default_rng(0).normal(size=(60, 3))
     y = (X[:, 0] > 0).astype(int)
     for method in ("calibrated", "sbq"):

@@ -85,14 +85,18 @@ class EmbeddedExamples(NamedTuple):
 class Query:
     """Test examples, read by each model and embedded once.
 
-    Examples without labels are queried under the predicted ones, and `notes` says so.
+    `test` is the test data as given, or `Examples` if one model has read them already. Examples
+    without labels are queried under the predicted ones, and `notes` says so.
     """
 
     def __init__(self, embeddings: list[Embedding], test: Any, labels: Labels = "true") -> None:
         check_choice("labels", labels, ("true", "predicted"))
         self.embeddings, self.test = embeddings, test
         self.notes: list[str] = []
-        self.examples = [e.oracle.read(test, role="test") for e in embeddings]
+        if isinstance(test, Examples):
+            self.examples = [test]
+        else:
+            self.examples = [e.oracle.read(test, role="test") for e in embeddings]
         first = self.examples[0]
         if labels == "true" and first.labels is None and first.needs_labels:
             self.notes.append("The test examples have no labels: the predicted ones were used.")
