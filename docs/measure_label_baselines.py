@@ -2,13 +2,13 @@
 
     EXEMPLA_DATA=folder python docs/measure_label_baselines.py
 
-For every case of docs/experiments/label_noise.csv: the share of wrong labels among as many first
+Adds two columns to docs/experiments/label_noise.csv: the share of wrong labels among as many first
 rows as are wrong, ordered by the loss of each given label
 
     curated_only     under a model of the curated rows alone, its C chosen by 5-fold cross-validation
     training_loss    under the data set's own model, fitted to all training and curated rows
 
-as in `experiments/baselines/labels.py`. Writes docs/experiments/label_noise_baselines.csv.
+as in `experiments/baselines/labels.py`.
 """
 
 from __future__ import annotations
@@ -77,15 +77,18 @@ def measure(case: Case) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure every case; lines are written as they come, in the order of data and seeds."""
-    cases = pd.read_csv(DATA / "label_noise.csv").sort_values(["data", "seed", "kind", "rate"])
-    lines = []
-    for row in cases.itertuples():
-        line = measure(Case(row.data, row.kind, row.rate, row.seed))
-        assert line["planted"] == row.planted, "not the case that was reported"
-        lines.append(line)
-        frame = pd.DataFrame(lines)
-        frame.to_csv(DATA / "label_noise_baselines.csv", index=False, float_format="%.5g")
+    """Measure every case; cases of one data set and seed follow each other."""
+    path = DATA / "label_noise.csv"
+    keys = ["data", "seed", "kind", "rate"]
+    cases = pd.read_csv(path).sort_values(keys)
+    lines = [measure(Case(x.data, x.kind, x.rate, x.seed)) for x in cases.itertuples()]
+    found = pd.DataFrame(lines).set_index(keys)
+    assert (found.planted == cases.set_index(keys).planted).all(), (
+        "not the cases that were reported"
+    )
+    for name in ("curated_only", "training_loss"):
+        cases[name] = found[name].to_numpy()
+    cases.sort_index().to_csv(path, index=False, float_format="%.5g")
 
 
 if __name__ == "__main__":

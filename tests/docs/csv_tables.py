@@ -226,9 +226,7 @@ def label_noise() -> list[str]:
     from experiments import label_noise_page as study
 
     found = table("label_noise")
-    # its last column, where there is one, compares with an earlier version, whose runs are not kept
-    made = study.numbers(found) + study.orders(found, None)
-    return (made + study.choosing(table("label_noise_choose"))).splitlines()
+    return (study.orders(found, None) + study.numbers(found)).splitlines()
 
 
 def summaries(*names: str) -> Callable[[], list[str]]:
