@@ -5,7 +5,7 @@
 Adds two columns to docs/experiments/label_noise.csv: the share of wrong labels among as many first
 rows as are wrong, ordered by the loss of each given label
 
-    curated_only     under a model of the curated rows alone, its C chosen by 5-fold cross-validation
+    curated_only     under a model of the curated rows alone, its C cross-validated
     training_loss    under the data set's own model, fitted to all training and curated rows
 
 as in `experiments/baselines/labels.py`.
