@@ -198,9 +198,16 @@ def kinds() -> list[str]:
 
 
 def attack() -> list[str]:
-    from experiments import attack as study
-
-    return study.words(table("attack")).splitlines()
+    """A line per model, target and arm: the share flipped ± half its interval, by budget."""
+    found, out = table("attack"), []
+    for (model, target, arm), part in found.groupby(["model", "target", "arm"], sort=False):
+        own = part.set_index("budget")
+        cells = [
+            f"{own.flipped[b]:.2f} ± {own.half_width[b]:.2f}" if b in own.index else ""
+            for b in sorted(found.budget.unique())
+        ]
+        out.append(line(f"{model}, {target}", arm, part["count"].iloc[0], *cells))
+    return out
 
 
 def planted_errors(name: str) -> Callable[[], list[str]]:
