@@ -119,7 +119,8 @@ def verdict(cells: pd.DataFrame) -> str:
     return f"""Over the {sets} fresh sets of networks (mean and 95 % interval over sets), `clean`
 corrects {ours} of the target digits, {plain} without snapshots; removing random digits
 corrects {random}. `clean` minus random is {text(CLEAN, "random")}: removal corrects the
-queried digits. The gain from snapshots, {text(CLEAN, WITHOUT)}, {shown} by {sets} sets."""
+queried digits. Snapshots (checkpoints) add {text(CLEAN, WITHOUT)}:
+a gain from checkpoints {shown} by {sets} sets."""
 
 
 def sets_text(cells: pd.DataFrame, method: str) -> str:
