@@ -54,7 +54,7 @@ def rules() -> str:
         own = {x["rule"]: x for x in found if x["setting"] == setting}
         rows.append((setting, own["trust"]["part"], own["trust"]["best"],
                      *(own[name]["regret"] for name in names)))  # fmt: skip
-    return markdown(("setting", "part", "exact, best damping", *names), rows)
+    return markdown(("truth", "part", "exact, best damping", *names), rows)
 
 
 COMPARED = {
