@@ -1,8 +1,9 @@
-"""Make the notebooks from the tutorials' pages: text becomes text cells, Python becomes code cells.
+"""Make the notebooks from the tutorials: text becomes text cells, Python becomes code cells.
 
     python docs/make_notebooks.py
 
-The tests check that the notebooks in the repository are what this makes of the pages.
+A last cell shows the answer. The tests check that the notebooks in the repository are up to date,
+and execute each of them in a kernel (`tests/docs/test_notebooks.py`).
 """
 
 from __future__ import annotations
@@ -13,11 +14,19 @@ from pathlib import Path
 from typing import Any
 
 DOCS = Path(__file__).parent
-NAMES = ("explain-errors", "fix-labels", "clean", "summarize", "attack")
+ANSWERS = {
+    "explain-errors": "answer",
+    "fix-labels": "fixes",
+    "clean": "harmful",
+    "summarize": "summary",
+    "attack": "found",
+}
+"""The variable that holds the answer, by tutorial."""
+LAST = "## The answer\n\nOn the last line of a cell, an answer shows itself."
 
 
 def notebook(page: str) -> dict[str, Any]:
-    """A page as a notebook without outputs.
+    """Return a page as a notebook without outputs.
 
     >>> [c["cell_type"] for c in notebook("# A\\n\\n```python\\nx = 1\\n```\\n")["cells"]]
     ['markdown', 'code']
@@ -30,7 +39,7 @@ def notebook(page: str) -> dict[str, Any]:
 
 
 def cell(text: str, number: int) -> dict[str, Any]:
-    """Every second part of a split page is code."""
+    """Return a cell; every second part of a split page is code."""
     common = {"id": f"cell-{number}", "metadata": {}}
     if number % 2:
         return {
@@ -54,11 +63,12 @@ def lines(text: str) -> dict[str, Any]:
 
 
 def write(name: str) -> str:
-    """The notebook of a tutorial, as the text of its file."""
+    """Return the notebook of a tutorial as the text of its file."""
     page = (DOCS / "tutorials" / f"{name}.md").read_text(encoding="utf-8")
+    page += f"\n{LAST}\n\n```python\n{ANSWERS[name]}\n```\n"
     return json.dumps(notebook(page), indent=1, ensure_ascii=False) + "\n"
 
 
 if __name__ == "__main__":
-    for name in NAMES:
+    for name in ANSWERS:
         (DOCS / "notebooks" / f"{name}.ipynb").write_text(write(name), encoding="utf-8")

@@ -49,7 +49,7 @@ def measure(case: Case, data: Path, asked: Path | None = None) -> dict[str, Any]
     line: dict[str, Any] = {
         "data": case.data, "kind": case.kind, "rate": case.rate, "seed": case.seed, "rows": n,
         "planted": planted, "expected": fixes.expected_errors, "low": low, "high": high,
-        "told": getattr(fixes, "kind_told", np.nan), "seconds": seconds,
+        "seconds": seconds,
         "found": wrong[order[:planted]].mean(), "misses": 1 - wrong[order[:budget]].sum() / planted,
     }  # fmt: skip
     p = np.empty(n)

@@ -29,7 +29,7 @@ __all__ = ["OURS", "Trial", "paired", "plot", "run_trial", "summary", "tables"]
 
 OURS = ("calibrated", "sbq")
 NAMES = {
-    "calibrated": "calibrated evidence (ours)",
+    "calibrated": "fix_labels",
     "sbq": "SBQ, Fisher kernel (the paper's ranking)",
     "curated_only": "model of the curated rows alone",
     "self_confidence_with_curated": "5-fold self-confidence + curated",

@@ -107,7 +107,7 @@ def over_sets(
 
 
 def verdict(cells: pd.DataFrame) -> str:
-    """What the fresh sets of networks show, as told on the page."""
+    """Return what the fresh sets of networks show, as the page states it."""
 
     def text(method: str, less: str) -> str:
         mean, half, _ = over_sets(cells, method, less)
@@ -115,11 +115,12 @@ def verdict(cells: pd.DataFrame) -> str:
 
     mean, half, sets = over_sets(cells, CLEAN, WITHOUT)
     shown = "is shown" if mean > half else "is not shown"
-    return f"""Over the {sets} fresh sets of networks, each set counted once (mean and 95 % interval
-over sets): `clean` repairs {sets_text(cells, CLEAN)} of the target, without checkpoints
-{sets_text(cells, WITHOUT)}, removal by chance {sets_text(cells, "random")}. `clean` less chance is
-{text(CLEAN, "random")}: removal repairs what was asked about. Checkpoints less none is
-{text(CLEAN, WITHOUT)}: a gain from checkpoints {shown} by {sets} sets."""
+    ours, plain, random = (sets_text(cells, m) for m in (CLEAN, WITHOUT, "random"))
+    return f"""Over the {sets} fresh sets of networks (mean and 95 % interval over sets), `clean`
+corrects {ours} of the target digits, {plain} without snapshots; removing random digits
+corrects {random}. `clean` minus random is {text(CLEAN, "random")}: removal corrects the
+queried digits. Snapshots (checkpoints) add {text(CLEAN, WITHOUT)}:
+a gain from checkpoints {shown} by {sets} sets."""
 
 
 def sets_text(cells: pd.DataFrame, method: str) -> str:

@@ -198,37 +198,39 @@ def kinds() -> list[str]:
 
 
 def attack() -> list[str]:
-    from experiments import attack as study
-
-    return study.words(table("attack")).splitlines()
-
-
-def enron() -> list[str]:
-    from experiments import enron as study
-
-    found, out = table("enron"), []
-    for strength in study.STRENGTHS:
-        part = found[found["data"] == f"enron-l2-{strength:g}"]
-        made = study.tables(study.reported(part)) + study.on_further_seeds(part)
-        out += made.splitlines()
+    """A line per model, target and arm: the share flipped ± half its interval, by budget."""
+    found, out = table("attack"), []
+    for (model, target, arm), part in found.groupby(["model", "target", "arm"], sort=False):
+        own = part.set_index("budget")
+        cells = [
+            f"{own.flipped[b]:.2f} ± {own.half_width[b]:.2f}" if b in own.index else ""
+            for b in sorted(found.budget.unique())
+        ]
+        out.append(line(f"{model}, {target}", arm, part["count"].iloc[0], *cells))
     return out
 
 
-def label_errors() -> list[str]:
-    from experiments import label_errors as study
+def planted_errors(name: str) -> Callable[[], list[str]]:
+    """Shares and accuracies of every method on all seeds, for each data set of a CSV."""
 
-    found = table("label_errors")
-    parts = [found[found["data"] == name] for name in found["data"].unique()]
-    return [x for part in parts for x in study.tables(part).splitlines()]
+    def made() -> list[str]:
+        from experiments.label_study import markdown, summary
+
+        found, out = table(name), []
+        for data in found["data"].unique():
+            part = found[found["data"] == data]
+            for value, digits in (("share", 3), ("accuracy", 4)):
+                out += markdown(summary(part, value), digits).splitlines()
+        return out
+
+    return made
 
 
 def label_noise() -> list[str]:
     from experiments import label_noise_page as study
 
     found = table("label_noise")
-    # its last column, where there is one, compares with an earlier version, whose runs are not kept
-    made = study.numbers(found) + study.orders(found, None)
-    return (made + study.choosing(table("label_noise_choose"))).splitlines()
+    return (study.orders(found, None) + study.numbers(found)).splitlines()
 
 
 def summaries(*names: str) -> Callable[[], list[str]]:
@@ -336,8 +338,8 @@ PAGES: dict[str, Callable[[], list[str]]] = {
     "docs/studies/reviews.md": reviews,
     "docs/studies/label-jobs.md": label_jobs,
     "docs/studies/attack.md": attack,
-    "docs/studies/enron.md": enron,
-    "docs/studies/label_errors.md": label_errors,
+    "docs/studies/enron.md": planted_errors("enron"),
+    "docs/studies/label_errors.md": planted_errors("label_errors"),
     "docs/studies/label_noise.md": label_noise,
     "docs/studies/covtype.md": summaries("covtype"),
     "docs/studies/chemreact.md": summaries("chemreact", "chemreact100"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import re
 import subprocess
 import sys
@@ -27,7 +26,7 @@ def load(name: str) -> Any:
     return module
 
 
-run_code, make_notebooks = load("run_code"), load("make_notebooks")
+run_code = load("run_code")
 PAGES = sorted(DOCS.rglob("*.md"))
 TUTORIALS = sorted(DOCS.glob("tutorials/*.md"))
 
@@ -40,7 +39,11 @@ def name_of(page: Path) -> str:
     return str(page.relative_to(DOCS).with_suffix(""))
 
 
-@pytest.mark.parametrize("page", run_code.pages(), ids=name_of)
+RUN_HERE = [page for page in run_code.pages() if page not in TUTORIALS]
+"""Pages with code; the tutorials run as notebooks, in test_notebooks.py."""
+
+
+@pytest.mark.parametrize("page", RUN_HERE, ids=name_of)
 def test_code_runs_and_makes_the_pictures(page):
     wanted = re.findall(r"images/generated/([\w-]+\.png)", page.read_text(encoding="utf-8"))
     for picture in wanted:
@@ -72,18 +75,6 @@ def test_every_command_is_on_the_command_line_page():
 
     page = text_of("command-line.md")
     assert not [c for c in COMMANDS if f"`exempla {c.replace('_', '-')}`" not in page]
-
-
-@pytest.mark.parametrize("name", make_notebooks.NAMES)
-def test_a_notebook_has_the_code_of_its_tutorial(name):
-    """`test_code_runs_and_makes_the_pictures` runs that code, block by block."""
-    stored = text_of(f"notebooks/{name}.ipynb")
-    assert stored == make_notebooks.write(name), "run: python docs/make_notebooks.py"
-    cells = [c for c in json.loads(stored)["cells"] if c["cell_type"] == "code"]
-    assert all(c["outputs"] == [] and c["execution_count"] is None for c in cells)
-    blocks = run_code.code_blocks(text_of(f"tutorials/{name}.md"))
-    assert ["".join(c["source"]).strip() for c in cells] == [block.strip() for block in blocks]
-    assert DOCS / "tutorials" / f"{name}.md" in run_code.pages()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
@@ -141,6 +132,18 @@ def test_numbers_of_the_method_are_those_of_the_code():
         assert str(number) in scaling
     assert f"The default for explanations is {DEFAULT_NOISE:g}" in method
     assert rf"\theta_{{{DRAWS}}}" in method
+
+
+@pytest.mark.parametrize(("t", "p"), [(60_000, 2048), (581_012, 55), (1_000_000, 512)])
+def test_the_memory_formulas_are_those_of_the_code(t, p):
+    from exempla.memory import COMPILER_BYTES, IMPORT_BYTES, explain_bytes
+
+    assert r"2\, t\, p\, b + 16\, p^2 + 48\, t + 16\ \text{MiB}" in text_of("scaling.md")
+    assert "`16·(t·p + p²)` bytes plus 16 MiB" in text_of("faq.md")
+    compiler = COMPILER_BYTES if t * p > 10**7 else 0
+    for itemsize, squares in ((8, 16), (4, 32)):
+        stated = 2 * t * p * itemsize + squares * p**2 + 48 * t + IMPORT_BYTES + compiler
+        assert stated == pytest.approx(explain_bytes(t, p, itemsize), rel=0.02)
 
 
 def test_the_models_page_lists_what_is_supported():

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from statistics import median
 
 import pandas as pd
 import pytest
 
 from benchmarks.peers.environments import ROOT
-from benchmarks.peers.pages import DATA, MARK, PAGES, lines_of, rewritten
+from benchmarks.peers.pages import DATA, FEW, HALF, MARK, PAGES, leads, lines_of, rewritten
 from experiments.mnist_report import CLEAN, FRESH, WITHOUT, sets_text, verdict
 
 PAGE, APPENDIX = PAGES
@@ -31,6 +32,17 @@ def test_a_changed_figure_would_be_seen():
     changed = text.replace(line, re.sub(r"\d\.\d{3}", "9.999", line, count=1))
     assert changed != text
     assert rewritten(changed) == text
+
+
+@pytest.mark.parametrize(("outcome", "words"), [(HALF, "Half of the rows"), (FEW, "5 % left out")])
+def test_the_page_on_peers_states_the_leads(outcome, words):
+    text = " ".join((ROOT / "docs" / "peers.md").read_text(encoding="utf-8").split())
+    said = text.partition(f"**{words}")[2].partition(" - **")[0]
+    for looked_up, verb in ((False, "ahead"), (True, "level or ahead in")):
+        found = [mean for mean, *_ in leads("8", looked_up, outcome).values()]
+        count = sum(mean <= 0 if looked_up else mean > 0 for mean in found)
+        assert re.search(rf"{verb} \D*{count} ", said), count
+        assert f"{median(found):.3f}" in said
 
 
 def test_every_csv_of_the_page_is_named_on_it():

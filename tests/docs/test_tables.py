@@ -30,8 +30,6 @@ NO_FILE = {
 }
 """How many lines are of runs that left no file (a borrowed GPU, trials of an afternoon): their
 number may fall, and no new one is let in."""
-EARLIER = {"docs/studies/label_noise.md"}
-"""Pages with a last column from an earlier version, whose runs are not kept."""
 
 
 def plain(line: str) -> str:
@@ -53,10 +51,7 @@ def uncovered(page: str) -> list[str]:
     listed = list(FIGURES[FIGURES["page"] == page]["text"])
     out = []
     for line in figure_lines(page):
-        earlier = line.removesuffix("|").rpartition("|")[0] + "|"
         if line in made or any(plain(text) in line for text in listed):
-            continue
-        if page in EARLIER and plain(earlier) in made:
             continue
         out.append(line)
     return out
