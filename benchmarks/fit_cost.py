@@ -2,6 +2,7 @@
 
     python -m benchmarks.fit_cost                           CNN of 9,930 parameters, 1,400 digits
     python -m benchmarks.fit_cost --lds cnn                 … with its LDS: 300 trainings
+    python -m benchmarks.fit_cost --lds wide                CNN of 151,306 parameters, with its LDS
     EXEMPLA_DATA=… python -m benchmarks.fit_cost --lds mlp  MLP of the digits truth, with its LDS
 
 An epoch is forward and backward over the training set in batches of 64, without the optimiser. It
@@ -13,7 +14,10 @@ correlation of the influence of all training digits on 297 test digits.
 The default budget is chosen by a rule that was written before the truth of the CNN existed: with
 the subsets of each truth (CNN and MLP) in two halves, the default is the smallest of 3 and 6 epochs
 whose LDS on the first half of both is at most .01 below that of the exact embedding, and no budget
-if neither is. The second half of the subsets is reported beside it and decides nothing.
+if neither is. The second half of the subsets is reported beside it and decides nothing. Both
+networks passed with 3 epochs (CNN .4406 against .4468, MLP .5290 against .5338). They are small,
+and a budget costs larger networks more directions; so, before its truth existed, a CNN of 151,306
+parameters was added under the same condition: the default is a budget only if all three pass.
 """
 
 from __future__ import annotations
@@ -36,7 +40,7 @@ from benchmarks.lds_digits_model import lds_data
 Data = tuple[Tensor, Tensor]
 BUDGETS: tuple[str | float, ...] = ("exact", 20.0, 6.0, 3.0)
 N_TRAIN, N_TEST, N_QUERIED = 1400, 297, 10
-EPOCHS, N_SUBSETS, N_REPEATS = 40, 100, 3
+N_SUBSETS, N_REPEATS = 100, 3
 
 
 def digits() -> tuple[Data, Data]:
@@ -60,6 +64,24 @@ def small_network() -> nn.Module:
         nn.Flatten(),
         nn.Linear(512, 10),
     )
+
+
+def wide_network() -> nn.Module:
+    """Return the CNN with 151,306 parameters."""
+    return nn.Sequential(
+        nn.Conv2d(1, 32, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, 3, padding=1),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(1024, 128),
+        nn.ReLU(),
+        nn.Linear(128, 10),
+    )
+
+
+EPOCHS = {small_network: 40, wide_network: 8}
 
 
 def train(model: nn.Module, data: Data, epochs: int) -> nn.Module:
@@ -138,15 +160,15 @@ def lds_of(subsets: np.ndarray, n: int, outcomes: np.ndarray) -> Callable[[np.nd
     return lds
 
 
-def cnn_truth(data: Data, test: Data) -> Callable[[np.ndarray], str]:
-    """Train the CNN on 100 random halves, three times each; return a function that adds LDS."""
+def cnn_truth(make: Callable[[], nn.Module], data: Data, test: Data) -> Callable[[np.ndarray], str]:
+    """Train a CNN on 100 random halves, three times each; return a function that adds LDS."""
     rng = np.random.default_rng(0)
     subsets = np.stack([rng.permutation(N_TRAIN)[: N_TRAIN // 2] for _ in range(N_SUBSETS)])
     outcomes = np.zeros((N_SUBSETS, N_TEST))
     for i, rows in enumerate(torch.from_numpy(subsets)):
         for repeat in range(N_REPEATS):
             torch.manual_seed(1 + N_REPEATS * i + repeat)
-            model = train(small_network(), (data[0][rows], data[1][rows]), EPOCHS)
+            model = train(make(), (data[0][rows], data[1][rows]), EPOCHS[make])
             with torch.no_grad():
                 loss = nn.functional.cross_entropy(model(test[0]), test[1], reduction="none")
             outcomes[i] -= loss[:N_TEST].numpy() / N_REPEATS
@@ -170,16 +192,19 @@ def truth(folder: Path) -> tuple[nn.Module, Data, Data, Callable[[np.ndarray], s
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--lds", choices=("cnn", "mlp"), help="the network whose LDS is measured")
+    parser.add_argument(
+        "--lds", choices=("cnn", "mlp", "wide"), help="the network whose LDS is measured"
+    )
     given = parser.parse_args()
     torch.set_num_threads(1)
     if given.lds == "mlp":
         report(*truth(Path(os.environ["EXEMPLA_DATA"]) / "lds_digits"))
         return
     data, test = digits()
-    lds = cnn_truth(data, test) if given.lds else lambda _: ""
+    make = wide_network if given.lds == "wide" else small_network
+    lds = cnn_truth(make, data, test) if given.lds else lambda _: ""
     torch.manual_seed(0)
-    report(train(small_network(), data, EPOCHS), data, test, lds)
+    report(train(make(), data, EPOCHS[make]), data, test, lds)
 
 
 if __name__ == "__main__":
