@@ -1,7 +1,7 @@
 """Cost of `fit` in epochs of training, and what a budget loses.
 
     python -m benchmarks.fit_cost                           CNN of 9,930 parameters, 1,400 digits
-    python -m benchmarks.fit_cost --lds cnn                 … with its LDS: 300 trainings
+    python -m benchmarks.fit_cost --lds cnn                 … with its LDS (300 trainings)
     python -m benchmarks.fit_cost --lds wide                CNN of 151,306 parameters, with its LDS
     EXEMPLA_DATA=… python -m benchmarks.fit_cost --lds mlp  MLP of the digits truth, with its LDS
 
@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
@@ -38,6 +39,8 @@ import exempla
 from benchmarks.lds_digits_model import lds_data
 
 Data = tuple[Tensor, Tensor]
+Scores = Callable[[np.ndarray], tuple[float, ...]]
+"""LDS of an influence matrix on the first and on the second half of the subsets."""
 BUDGETS: tuple[str | float, ...] = ("exact", 20.0, 6.0, 3.0)
 N_TRAIN, N_TEST, N_QUERIED = 1400, 297, 10
 N_SUBSETS, N_REPEATS = 100, 3
@@ -110,15 +113,15 @@ def timed(work: Callable[[], Any]) -> tuple[float, Any]:
     return time.process_time() - start, result
 
 
-def report(model: nn.Module, data: Data, test: Data, lds: Callable[[np.ndarray], str]) -> None:
-    """Print one line per budget."""
+def report(model: nn.Module, data: Data, test: Data, lds: Scores) -> pd.DataFrame:
+    """Return one line per budget."""
+    lines = []
     with torch.no_grad():
         wrong = (model(test[0]).argmax(1) != test[1]).nonzero()[:, 0]
     errors = (test[0][wrong], test[1][wrong])
     some = (test[0][:N_QUERIED], test[1][:N_QUERIED])
     queried = (test[0][:N_TEST], test[1][:N_TEST])
     size = sum(p.numel() for p in model.parameters())
-    print(f"{size:,} parameters, {len(data[0]):,} examples, {len(wrong)} errors on the test set")
     exact: Any = None
     epoch(model, data)
     exempla.Explainer(model, progress=False).fit(tuple(t[:64] for t in data))  # warm up
@@ -133,29 +136,39 @@ def report(model: nn.Module, data: Data, test: Data, lds: Callable[[np.ndarray],
         influence = explainer.influence(queried)
         exact = exact or (picks, blamed, influence)
         embedding = explainer.embeddings[0]
-        stages = ", ".join(f"{k} {v / once:.1f}" for k, v in embedding.seconds.items())
-        print(
-            f"budget {budget!s:5s}  epoch {once:.3f} s  fit {seconds:.2f} s = "
-            f"{seconds / once:.1f} epochs ({stages})  explain {query / once:.1f} epochs\n"
-            f"    {embedding.sketch.note}, share {embedding.evidence.share:.4f}; picks shared with "
-            f"the exact ones: {len(picks & exact[0])} of 50, for the errors "
-            f"{len(blamed & exact[1])} of 50; correlation of influence "
-            f"{np.corrcoef(influence.ravel(), exact[2].ravel())[0, 1]:.4f}{lds(influence)}"
+        scores = [round(score, 4) for score in lds(influence)] or [np.nan, np.nan]
+        lines.append(
+            {
+                "parameters": size,
+                "examples": len(data[0]),
+                "budget": budget,
+                "sketch": embedding.sketch.note,
+                "epoch_s": round(once, 4),
+                "fit_epochs": round(seconds / once, 1),
+                "explain_epochs": round(query / once, 1),
+                "share": round(embedding.evidence.share, 4),
+                "picks": len(picks & exact[0]),
+                "error_picks": len(blamed & exact[1]),
+                "correlation": round(np.corrcoef(influence.ravel(), exact[2].ravel())[0, 1], 4),
+                "lds_first": scores[0],
+                "lds_second": scores[1],
+            }
         )
+    return pd.DataFrame(lines)
 
 
-def lds_of(subsets: np.ndarray, n: int, outcomes: np.ndarray) -> Callable[[np.ndarray], str]:
-    """Return a function that states the LDS of an influence matrix on each half of the subsets."""
+def lds_of(subsets: np.ndarray, n: int, outcomes: np.ndarray) -> Scores:
+    """Return a function for the LDS of an influence matrix on each half of the subsets."""
     masks = np.zeros((len(subsets), n))
     np.put_along_axis(masks, subsets, 1, axis=1)
 
-    def lds(influence: np.ndarray) -> str:
+    def lds(influence: np.ndarray) -> tuple[float, ...]:
         half = len(masks) // 2
         first, second = (
             exempla.metrics.lds(influence, masks[part], outcomes[part])
             for part in (slice(half), slice(half, None))
         )
-        return f"; LDS {first:.4f} on the first half of the subsets, {second:.4f} on the second"
+        return first, second
 
     return lds
 
@@ -175,7 +188,7 @@ def cnn_truth(make: Callable[[], nn.Module], data: Data, test: Data) -> Callable
     return lds_of(subsets, N_TRAIN, outcomes)
 
 
-def truth(folder: Path) -> tuple[nn.Module, Data, Data, Callable[[np.ndarray], str]]:
+def truth(folder: Path) -> tuple[nn.Module, Data, Data, Scores]:
     """Return the first MLP of the digits truth, its data, and a function that adds LDS."""
     X, y, X_test, y_test = (torch.from_numpy(a) for a in lds_data(folder))
     shapes = ((64, 128), (128, 128), (128, 10))
@@ -195,16 +208,20 @@ def main() -> None:
     parser.add_argument(
         "--lds", choices=("cnn", "mlp", "wide"), help="the network whose LDS is measured"
     )
+    parser.add_argument("--out", type=Path, help="CSV file to which the lines are added")
     given = parser.parse_args()
     torch.set_num_threads(1)
     if given.lds == "mlp":
-        report(*truth(Path(os.environ["EXEMPLA_DATA"]) / "lds_digits"))
-        return
-    data, test = digits()
-    make = wide_network if given.lds == "wide" else small_network
-    lds = cnn_truth(make, data, test) if given.lds else lambda _: ""
-    torch.manual_seed(0)
-    report(train(make(), data, EPOCHS[make]), data, test, lds)
+        found = report(*truth(Path(os.environ["EXEMPLA_DATA"]) / "lds_digits"))
+    else:
+        data, test = digits()
+        make = wide_network if given.lds == "wide" else small_network
+        lds = cnn_truth(make, data, test) if given.lds else lambda _: ()
+        torch.manual_seed(0)
+        found = report(train(make(), data, EPOCHS[make]), data, test, lds)
+    print(found.to_string(index=False))
+    if given.out:
+        found.to_csv(given.out, mode="a", header=not given.out.exists(), index=False)
 
 
 if __name__ == "__main__":

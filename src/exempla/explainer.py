@@ -90,9 +90,11 @@ class Explainer:
         diagonal, or the identity (the paper's practical kernel).
     sketch : "auto", "exact" or int
         How scores are compressed: exactly where that fits, not at all, or to this many directions.
-    budget : "exact" or float
-        Largest cost of `fit` in epochs of training, which ``sketch="auto"`` keeps to; "exact" sets
-        no limit. The details of every answer state what a budget gave up.
+    budget : "auto", "exact" or float
+        Largest cost of `fit` in epochs of training, which ``sketch="auto"`` keeps to. "auto" is 3
+        for a torch network with one label per example, and no limit otherwise (language models,
+        your own likelihood, other models); "exact" is no limit. The details of every answer state
+        what a budget gave up.
     damping : "auto", rule or float
         Added to the eigenvalues of the metric; chosen from data by default, and recorded.
     normalize : bool
@@ -133,7 +135,7 @@ class Explainer:
         likelihood: Any = "auto",
         fisher: str = "true",
         sketch: str | int = "auto",
-        budget: str | float = "exact",
+        budget: str | float = "auto",
         damping: str | float = "auto",
         normalize: bool = True,
         parameters: Any = None,

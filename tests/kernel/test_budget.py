@@ -150,7 +150,22 @@ def test_a_small_job_is_within_every_budget(job):
     assert embedding.sketch.exact
 
 
-@pytest.mark.parametrize("budget", ["auto", 0, -1.0, float("nan"), True, None])
+def test_networks_have_a_budget_by_default_and_token_models_and_others_have_none(job, monkeypatch):
+    model, data = job
+    monkeypatch.setattr(choose, "FREE_FLOPS", 0.0)
+    monkeypatch.setattr(choose, "WIDTH", 40)
+    monkeypatch.setattr("exempla.oracles.torch.oracle.DEFAULT_BUDGET", 1e-6)
+    limited = Explainer(model, progress=False).fit(data).embeddings[0].sketch
+    assert isinstance(limited, KroneckerSketch)
+    assert "the budget is" in limited.given_up
+    for likelihood in ("tokens", lambda m, batch: -m(batch[0]).square().sum(1)):
+        oracle = Explainer(model, likelihood=likelihood, progress=False).oracles[0]
+        assert oracle.budget is None
+    line = LogisticRegression().fit(np.eye(4), np.arange(4) % 2)
+    assert Explainer(line, progress=False).oracles[0].budget is None
+
+
+@pytest.mark.parametrize("budget", ["most", 0, -1.0, float("nan"), True, None])
 def test_an_unknown_budget_is_refused(job, budget):
     with pytest.raises(ExemplaError, match="budget="):
         Explainer(job[0], budget=budget)

@@ -78,7 +78,8 @@ def _file(parser: ArgumentParser) -> None:
 def _budget(parser: Any) -> None:
     _add(parser, "--budget", "EPOCHS",
          "largest cost of embedding the training rows of a network, in epochs of its training "
-         "(default: no limit)", type=_epochs, default="exact")
+         "(default: 3, and no limit for language models; exact: no limit)", type=_epochs,
+         default="auto")
 
 
 def _store(parser: Any) -> None:
@@ -375,8 +376,8 @@ def share(text: str) -> float:
 
 
 def _epochs(text: str) -> str | float:
-    """Parse a number of epochs above 0, or "exact"."""
-    if text == "exact":
+    """Parse a number of epochs above 0, "auto" or "exact"."""
+    if text in ("auto", "exact"):
         return text
     if not (value := _number(text)) > 0:
         raise ArgumentTypeError(f"{text!r} is not a budget; give a number of epochs or exact")

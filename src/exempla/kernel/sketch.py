@@ -356,12 +356,12 @@ def check_sketch(wanted: object) -> str | int:
 
 
 def check_budget(wanted: Any) -> str | float:
-    """Return the option if it is "exact" or a positive number of epochs."""
-    if isinstance(wanted, str) and wanted == "exact":
+    """Return the option if it is "auto", "exact" or a positive number of epochs."""
+    if isinstance(wanted, str) and wanted in ("auto", "exact"):
         return str(wanted)
     if not is_real(wanted) or not float(wanted) > 0:
         raise ExemplaError(
-            f"budget={wanted!r} is not known: use 'exact' or a positive number of epochs."
+            f"budget={wanted!r} is not known: use 'auto', 'exact' or a positive number of epochs."
         )
     return float(wanted)
 

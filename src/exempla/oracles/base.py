@@ -346,6 +346,8 @@ class Oracle(ABC):
     """Remarks that every explanation of this model includes."""
     trees: bool = False
     """True for an ensemble of trees."""
+    budget: float | None = None
+    """Epochs of training that a fit may cost by default; None for no limit."""
     whitened: bool = False
     """True if dot products of scores already are the kernel; the metric is then the identity,
     whichever one was requested."""

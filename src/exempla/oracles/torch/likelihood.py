@@ -31,7 +31,7 @@ _TOP_CLASSES = 8
 """With more classes, the number of most probable ones that are exact; the rest is sampled."""
 _DRAWN_AT_ONCE = 2**23
 """Probabilities turned into drawn classes at one time."""
-_POSITIONS = ("causal_lm", "tokens", "pixels")
+POSITIONS = ("causal_lm", "tokens", "pixels")
 """Likelihoods with a label at every position of an example."""
 _VOID = 255
 """The label of ignored pixels in most segmentation data, beside −100."""
@@ -395,12 +395,12 @@ def choose_head(wanted: Any, model: nn.Module, outputs: Tensor, batch: Batch, dr
     name = wanted if isinstance(wanted, str) else ""
     if name == "auto":
         name = _infer(model, outputs, batch)
-    if name in _POSITIONS:
+    if name in POSITIONS:
         first = name == "pixels"
         void = (_VOID,) if first and outputs.shape[1] <= _VOID else ()
         return TokenHead(name == "causal_lm", draws, first, (IGNORED_LABEL, *void))
     if name not in _FAMILIES:
-        known = ", ".join(map(repr, (*_FAMILIES, *_POSITIONS)))
+        known = ", ".join(map(repr, (*_FAMILIES, *POSITIONS)))
         raise ExemplaError(
             f"likelihood={wanted!r} is not known: use 'auto', {known}, or Custom(log_prob)."
         )
