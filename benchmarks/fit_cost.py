@@ -173,7 +173,7 @@ def lds_of(subsets: np.ndarray, n: int, outcomes: np.ndarray) -> Scores:
     return lds
 
 
-def cnn_truth(make: Callable[[], nn.Module], data: Data, test: Data) -> Callable[[np.ndarray], str]:
+def cnn_truth(make: Callable[[], nn.Module], data: Data, test: Data) -> Scores:
     """Train a CNN on 100 random halves, three times each; return a function that adds LDS."""
     rng = np.random.default_rng(0)
     subsets = np.stack([rng.permutation(N_TRAIN)[: N_TRAIN // 2] for _ in range(N_SUBSETS)])
