@@ -31,6 +31,16 @@ def fitting() -> list[str]:
     return out
 
 
+def budgets() -> list[str]:
+    """A line for each network and budget: cost, and what is lost beside the exact embedding."""
+    out = []
+    for row in table("budget").itertuples():
+        lds = f"{row.lds_first:.3f} / {row.lds_second:.3f}"
+        cells = (f"{row.fit_epochs:.1f}", f"{row.error_picks} of 50", f"{row.correlation:.3f}", lds)
+        out.append(line(f"{row.parameters:,}", row.budget, *cells))
+    return out
+
+
 def passing(row: Any) -> float:
     return row.fit_mib - row.kept_mib
 

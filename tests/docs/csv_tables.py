@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import t as student
 
-from tests.docs.csv_fit import fitting, whole_jobs
+from tests.docs.csv_fit import budgets, fitting, whole_jobs
 from tests.docs.csv_language import facts
 from tests.docs.csv_lines import DATA, line, signed, table
 from tests.docs.csv_scaling import scaling
@@ -330,7 +330,7 @@ PAGES: dict[str, Callable[[], list[str]]] = {
     "docs/studies/quanda.md": quanda,
     "docs/studies/first-hour.md": first_hour,
     "docs/studies/trees.md": trees,
-    "docs/studies/speed.md": lambda: speed() + fitting(),
+    "docs/studies/speed.md": lambda: speed() + fitting() + budgets(),
     "docs/studies/jobs.md": whole_jobs,
     "docs/studies/scaling.md": scaling,
     "docs/studies/kinds.md": kinds,
