@@ -161,7 +161,7 @@ def find_basis(
     if count > wanted:
         positions = np.sort(np.random.default_rng(seed).choice(count, wanted, replace=False))
         sample = train.take(positions)
-    limit = oracle.budget if budget == "auto" else None if budget == "exact" else budget
+    limit = budget if not isinstance(budget, str) else oracle.budget if budget == "auto" else None
     diagonal = fisher == "diagonal" and not oracle.whitened
     basis = choose_sketch(oracle, train, sketch, sample, dual=not diagonal, budget=limit)
     if basis.exact:

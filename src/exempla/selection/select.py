@@ -90,10 +90,10 @@ def refuse_unusable(rows: Rows) -> None:
     longest, parts = float(rows.norms2.max()), rows.pieces() if isinstance(rows, ArrayRows) else ()
     # If all norms count as zero: zero rows are allowed, tiny ones are not.
     if longest or any(bool((part != 0).any()) for _, part in parts):
-        check_norm("the longest row of the features", longest)
+        _check_norm("the longest row of the features", longest)
 
 
-def check_norm(what: str, norm2: float) -> None:
+def _check_norm(what: str, norm2: float) -> None:
     """Raise if squares of products of vectors of this squared norm leave the range of floats."""
     if not MIN_ROW_NORM**2 <= norm2 <= _MAX_NORM**2:
         raise ExemplaError(
@@ -202,7 +202,7 @@ def as_targets(target: Array, p: int) -> tuple[np.ndarray, bool]:
         raise ExemplaError(f"{name} is zero, so there is nothing to explain; give another one")
     with np.errstate(over="ignore"):
         for norm2 in np.vecdot(targets, targets):
-            check_norm("the target" if single else "a target", float(norm2))
+            _check_norm("the target" if single else "a target", float(norm2))
     return targets, single
 
 
@@ -413,8 +413,8 @@ def select_from_kernel(
     if len(norms2) != t or (norms2 < 0).any():
         raise ExemplaError(f"diagonal must hold {t} numbers, none below 0")
     if norms2.any():
-        check_norm("the longest row", float(norms2.max()))
-    check_norm("the target", float(target_norm2))
+        _check_norm("the longest row", float(norms2.max()))
+    _check_norm("the target", float(target_norm2))
     candidates = side_of(zero_rounding(z, norms2, target_norm2), side) & (norms2 > 0)
     indices, columns, coefs, stopped = _sbq(kernel, z, norms2, candidates, k, noise, target_norm2)
     weights = np.zeros(0)

@@ -213,7 +213,7 @@ def identity_of(models: Iterable[Any], data: Any, labels: Any, rows: int, **opti
     return {
         "format": _FORMAT,
         "version": __version__,
-        "models": [model_hash(model) for model in models],
+        "models": [_model_hash(model) for model in models],
         "data": _data_fingerprint(data, labels, rows),
         "rows": rows,
         **{name: _plain(value) for name, value in options.items()},
@@ -261,13 +261,13 @@ def _plain(value: Any) -> Any:
         return value
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
-    return model_hash(value)
+    return _model_hash(value)
 
 
 # ---- hashes
 
 
-def model_hash(model: Any) -> str:
+def _model_hash(model: Any) -> str:
     """Return a hash of the model's weights and settings.
 
     For a torch module, of the values of its state; for anything else, of what pickling it would

@@ -64,7 +64,7 @@ def _usable(value: Any) -> Any:
     if is_sparse(value):
         raise ExemplaError("a sparse matrix cannot be given to a network: give X.toarray().")
     if isinstance(value, Tensor):
-        return usable_tensor(value)
+        return _usable_tensor(value)
     if not hasattr(value, "__array__"):
         return value
     refuse_masked(value, "the data")
@@ -77,18 +77,18 @@ def _usable(value: Any) -> Any:
     if array.dtype.itemsize > 8:  # torch has no longer numbers
         array = array.astype(np.float64)
     array = _readable(native(array))
-    return usable_tensor(torch.as_tensor(array if array.flags.writeable else array.copy()))
+    return _usable_tensor(torch.as_tensor(array if array.flags.writeable else array.copy()))
 
 
 def _readable(value: Any) -> Any:
     """Check one part of an item; copy an array with negative strides, which torch cannot read."""
     if isinstance(value, Tensor):
-        return usable_tensor(value)
+        return _usable_tensor(value)
     reversed_axis = isinstance(value, np.ndarray) and any(stride < 0 for stride in value.strides)
     return value.copy() if reversed_axis else value
 
 
-def usable_tensor(tensor: Tensor) -> Tensor:
+def _usable_tensor(tensor: Tensor) -> Tensor:
     """Return the tensor in a type that networks compute with; refuse one without real values."""
     if tensor.is_meta:
         raise ExemplaError("a tensor on the meta device has no values: load the data first.")
@@ -475,7 +475,7 @@ class CallForm:
         """Return a tensor on the model's device, and in its precision if it holds reals."""
         if not isinstance(value, Tensor):
             return value
-        value = usable_tensor(value)
+        value = _usable_tensor(value)
         # double precision is NumPy's default and seldom the model's
         dtype = self.dtype if value.is_floating_point() else value.dtype
         return value.to(self.device, dtype, non_blocking=True)

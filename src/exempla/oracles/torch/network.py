@@ -47,7 +47,7 @@ from exempla.oracles.torch.layers import (
 from exempla.oracles.torch.model import keep_random_state
 from exempla.oracles.torch.tape import CLONE, Tape
 
-PROBE = 3
+_PROBE = 3
 """Examples in the survey: an odd number, so that an axis seldom has it by chance."""
 _MAX_ROUNDS = 5
 _MAX_LEAK = 1e-10
@@ -371,7 +371,7 @@ class TapedNetwork:
         with full_precision():
             self._refuse_batch_dependence(run, batch)
             found = self._survey_some(run, _some_of(batch, 0))
-            for start in range(PROBE, len(batch), PROBE):
+            for start in range(_PROBE, len(batch), _PROBE):
                 # continue until every expert has been sent an example
                 if not found.routed or found.reached == set(self.parameters):
                     break
@@ -392,7 +392,7 @@ class TapedNetwork:
             )
 
     def _survey_some(self, run: Forward, probe: Batch) -> Survey:
-        found = survey(lambda: run(self.model, probe), self.parameters, PROBE)
+        found = survey(lambda: run(self.model, probe), self.parameters, _PROBE)
         if not found.blocks:
             raise ExemplaError(
                 "the model's outputs do not depend on the chosen parameters: select others with "
@@ -557,7 +557,7 @@ def _differ(one: Tensor, other: Tensor) -> bool:
 
 def _some_of(batch: Batch, start: int) -> Batch:
     """Return as many examples as a survey takes, repeated if there are fewer."""
-    return batch.take(np.resize(np.arange(start, min(start + PROBE, len(batch))), PROBE))
+    return batch.take(np.resize(np.arange(start, min(start + _PROBE, len(batch))), _PROBE))
 
 
 def _refuse_size(parameters: dict[str, Tensor]) -> None:

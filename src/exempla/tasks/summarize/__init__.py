@@ -151,7 +151,7 @@ def best_total(
     return chosen
 
 
-LOOKED_AT = 256
+_LOOKED_AT = 256
 """Examples that are read to see what one takes."""
 
 
@@ -166,7 +166,7 @@ def expected_peak(
     """
     try:
         n = count_examples(train) or 0
-        some = np.unique(np.linspace(0, n - 1, LOOKED_AT).astype(np.int64))
+        some = np.unique(np.linspace(0, n - 1, _LOOKED_AT).astype(np.int64))
         few = read_last_layer(model, take_examples(train, some), likelihood, parameters, device)
         k = min(k, n)
     except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError):
