@@ -10,7 +10,7 @@ import pytest
 
 from exempla.selection import SBQ, MatchingPursuit, Sharded, select
 from exempla.selection.engine import Basis
-from exempla.selection.numba_rows import FLOAT32_ERROR, NumbaRows
+from exempla.selection.numba_rows import NumbaRows
 from exempla.selection.rows import ArrayCandidates, ArrayRows, Rule, Steps
 from exempla.selection.sharded import ShardedCandidates
 from tests.selection.test_engine import using
@@ -173,7 +173,7 @@ def test_the_error_of_a_product_is_below_its_bound(p, positive):
     scores.sweep(Steps(q[None], one, one * np.inf, one, one), 1, 0.5)
     scores.commit(1)
     error = np.abs(before - scores.c[0] - F.astype(np.float64) @ q) / np.sqrt(rows.norms2)
-    assert error.max() < FLOAT32_ERROR
+    assert error.max() < rows.error
 
 
 def hard_problems():
