@@ -74,10 +74,8 @@ def removal_table() -> None:
                 rng = np.random.default_rng(seed)
                 wrong = rng.permutation(len(y))[: len(y) // 20]
                 y[wrong] = (y[wrong] + torch.from_numpy(rng.integers(1, 10, len(wrong)))) % 10
-                losses = _losses(make, (X, y), test, seed)
-                asked = np.argsort(-losses)[:10]
-                torch.manual_seed(seed)
-                model = train(make(), (X, y), 15)
+                model = _trained(make, (X, y), seed)
+                asked = np.argsort(-_losses(model, test))[:10]
                 answer = (
                     exempla.Explainer(model, damping=rule, progress=False)
                     .fit((X, y))
@@ -86,7 +84,8 @@ def removal_table() -> None:
                 kept = np.setdiff1d(np.arange(len(y)), answer.indices)
                 rest = X[kept], y[kept]
                 gain = [
-                    (_losses(make, (X, y), test, other) - _losses(make, rest, test, other))[asked]
+                    _losses(_trained(make, (X, y), other), test)[asked]
+                    - _losses(_trained(make, rest, other), test)[asked]
                     for other in range(100, 103)
                 ]
                 gains.append(np.mean(gain))
@@ -99,9 +98,12 @@ def _mlp() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
 
 
-def _losses(make: Callable[[], nn.Module], data: Data, test: Data, seed: int) -> np.ndarray:
+def _trained(make: Callable[[], nn.Module], data: Data, seed: int) -> nn.Module:
     torch.manual_seed(seed)
-    model = train(make(), data, 15)
+    return train(make(), data, 15)
+
+
+def _losses(model: nn.Module, test: Data) -> np.ndarray:
     with torch.no_grad():
         return nn.functional.cross_entropy(model(test[0]), test[1], reduction="none").numpy()
 

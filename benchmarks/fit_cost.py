@@ -157,15 +157,13 @@ def report(model: nn.Module, data: Data, test: Data, lds: Scores) -> pd.DataFram
     return pd.DataFrame(lines)
 
 
-def lds_of(subsets: np.ndarray, n: int, outcomes: np.ndarray) -> Scores:
+def lds_of(subsets: np.ndarray, outcomes: np.ndarray) -> Scores:
     """Return a function for the LDS of an influence matrix on each half of the subsets."""
-    masks = np.zeros((len(subsets), n))
-    np.put_along_axis(masks, subsets, 1, axis=1)
 
     def lds(influence: np.ndarray) -> tuple[float, ...]:
-        half = len(masks) // 2
+        half = len(subsets) // 2
         first, second = (
-            exempla.metrics.lds(influence, masks[part], outcomes[part])
+            exempla.metrics.lds(influence, subsets[part], outcomes[part])
             for part in (slice(half), slice(half, None))
         )
         return first, second
@@ -185,7 +183,7 @@ def cnn_truth(make: Callable[[], nn.Module], data: Data, test: Data) -> Scores:
             with torch.no_grad():
                 loss = nn.functional.cross_entropy(model(test[0]), test[1], reduction="none")
             outcomes[i] -= loss[:N_TEST].numpy() / N_REPEATS
-    return lds_of(subsets, N_TRAIN, outcomes)
+    return lds_of(subsets, outcomes)
 
 
 def truth(folder: Path) -> tuple[nn.Module, Data, Data, Scores]:
@@ -198,7 +196,7 @@ def truth(folder: Path) -> tuple[nn.Module, Data, Data, Scores]:
         model.load_state_dict({k: torch.from_numpy(state[k]) for k in state.files})
     with np.load(folder / "truth.npz", allow_pickle=False) as stored:
         subsets, outcomes = stored["subsets"], -stored["loss"].mean(1)[:, :N_TEST]
-    lds = lds_of(subsets, len(X), outcomes)
+    lds = lds_of(subsets, outcomes)
     return model.eval(), (X, y.long()), (X_test, y_test.long()), lds
 
 
