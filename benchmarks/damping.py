@@ -77,7 +77,7 @@ def removal_table() -> None:
                 model = _trained(make, (X, y), seed)
                 asked = np.argsort(-_losses(model, test))[:10]
                 answer = (
-                    exempla.Explainer(model, damping=rule, progress=False)
+                    exempla.Explainer(model, damping=rule, budget="exact", progress=False)
                     .fit((X, y))
                     .explain((X_test[asked], y_test[asked]), k=30)
                 )
