@@ -3,6 +3,7 @@
     EXEMPLA_DATA=… python -m benchmarks.cost [--gpt2]                       arrays, on a GPU if any
     EXEMPLA_DATA=… python -m benchmarks.cost --loaders 8 32 256 2048 [--models mlp cnn]
         [--csv docs/experiments/fit_cost.csv] [--label now]                 DataLoaders, on the CPU
+    python -m benchmarks.cost --commands digits snapshots5 [--csv …]        see command_cost.py
 
 "epoch" is forward + backward over all the data, without the optimiser; of arrays at the batch size
 that the embedding uses, of a DataLoader in its own batches. "scores" is the scoring pass alone;
@@ -30,6 +31,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 import exempla
+from benchmarks import command_cost
 from benchmarks.language_cost import clocked
 from exempla.oracles.torch.oracle import TorchOracle
 from experiments.paper_cnn import PaperCNN, as_images, load_mnist
@@ -225,15 +227,19 @@ def loader_row(name: str, batch: int, label: str) -> dict[str, Any]:
 def loaders(given: argparse.Namespace) -> None:
     for name in given.models:
         for batch in given.loaders:
-            found = loader_row(name, batch, given.label)
-            print(found, flush=True)
-            if given.csv:
-                fresh = not given.csv.exists()
-                with given.csv.open("a", newline="") as file:
-                    writer = csv.DictWriter(file, list(found), lineterminator="\n")
-                    if fresh:
-                        writer.writeheader()
-                    writer.writerow(found)
+            write(loader_row(name, batch, given.label), given.csv)
+
+
+def write(found: dict[str, Any], csv_file: Path | None) -> None:
+    """Print a row, and add it to the file."""
+    print(found, flush=True)
+    if csv_file:
+        fresh = not csv_file.exists()
+        with csv_file.open("a", newline="") as file:
+            writer = csv.DictWriter(file, list(found), lineterminator="\n")
+            if fresh:
+                writer.writeheader()
+            writer.writerow(found)
 
 
 def main() -> None:
@@ -241,12 +247,16 @@ def main() -> None:
     parser.add_argument("--gpt2", action="store_true")
     parser.add_argument("--loaders", type=int, nargs="+", help="batch sizes of DataLoaders")
     parser.add_argument("--models", nargs="+", choices=list(ROWS), default=list(ROWS))
+    parser.add_argument("--commands", nargs="+", choices=command_cost.NAMES)
     parser.add_argument("--csv", type=Path, help="the rows are added to this file")
     parser.add_argument("--label", default="now", help="what the rows are called in it")
     parser.add_argument("--alone", choices=["epoch", "fit"], help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.alone:
         print(json.dumps(alone(given.alone, given.models[0], given.loaders[0])))
+    elif given.commands:
+        for name in given.commands:
+            write(command_cost.row(name, given.label), given.csv)
     elif given.loaders:
         loaders(given)
     else:

@@ -32,7 +32,7 @@ import exempla
 from benchmarks.enron1 import noisy_enron
 from benchmarks.fit_cost import Data, digits, small_network, train
 from benchmarks.lds_digits_model import lds_data, lds_model
-from exempla.kernel.fisher import RULES
+from exempla.kernel.damping import RULES
 
 SWEEP = np.geomspace(0.1, 100, 13)
 """Multiples of the per-row rule that a sweep tries: 13 values."""

@@ -5,9 +5,9 @@
     python -m benchmarks.fit_cost --lds wide                CNN of 151,306 parameters, with its LDS
     EXEMPLA_DATA=… python -m benchmarks.fit_cost --lds mlp  MLP of the digits truth, with its LDS
 
-An epoch is forward and backward over the training set in batches of 64, without the optimiser. It
-is measured before and after every fit, and the faster one counts; all figures are processor seconds
-of one thread. Beside each fit stand the quality measures: how many of the 50 picks for the test
+An epoch is forward and backward over the training set in batches of 64, without the optimiser.
+Fits and epochs take turns, and the fastest of each counts; all figures are processor seconds of one
+thread. Beside each fit stand the quality measures: how many of the 50 picks for the test
 errors and of the 50 for ten random test digits agree with those of the exact embedding, and the
 correlation of the influence of all training digits on 297 test digits.
 
@@ -15,7 +15,7 @@ The default budget is chosen by a rule that was written before the truth of the 
 the subsets of each truth (CNN and MLP) in two halves, the default is the smallest of 3 and 6 epochs
 whose LDS on the first half of both is at most .01 below that of the exact embedding, and no budget
 if neither is. The second half of the subsets is reported beside it and decides nothing. Both
-networks passed with 3 epochs (CNN .4406 against .4468, MLP .5290 against .5338). They are small,
+networks passed with 3 epochs (CNN .4424 against .4468, MLP .5346 against .5338). They are small,
 and a budget costs larger networks more directions; so, before its truth existed, a CNN of 151,306
 parameters was added under the same condition: the default is a budget only if all three pass.
 """
@@ -44,6 +44,8 @@ Scores = Callable[[np.ndarray], tuple[float, ...]]
 BUDGETS: tuple[str | float, ...] = ("exact", 20.0, 6.0, 3.0)
 N_TRAIN, N_TEST, N_QUERIED = 1400, 297, 10
 N_SUBSETS, N_REPEATS = 100, 3
+N_ROUNDS = 5
+"""Fits and epochs of which the fastest counts; of exact fits, one."""
 
 
 def digits() -> tuple[Data, Data]:
@@ -127,10 +129,13 @@ def report(model: nn.Module, data: Data, test: Data, lds: Scores) -> pd.DataFram
     exempla.Explainer(model, progress=False).fit(tuple(t[:64] for t in data))  # warm up
     for budget in BUDGETS:
         make = lambda b=budget: exempla.Explainer(model, budget=b, progress=False)  # noqa: E731
-        before, _ = timed(lambda: epoch(model, data))
-        seconds, explainer = timed(lambda make=make: make().fit(data))
-        after, _ = timed(lambda: epoch(model, data))
-        once = min(before, after)
+        once = seconds = np.inf
+        explainer = make()
+        for _ in range(1 if budget == "exact" else N_ROUNDS):
+            explainer = make()
+            fit, _ = timed(lambda e=explainer: e.fit(data))
+            seconds = min(seconds, fit)
+            once = min(once, *(timed(lambda: epoch(model, data))[0] for _ in range(2)))
         query, picks = timed(lambda e=explainer: set(e.explain(some, k=50).indices.tolist()))
         blamed = set(explainer.explain(errors, k=50).indices.tolist())
         influence = explainer.influence(queried)

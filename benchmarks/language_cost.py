@@ -11,6 +11,7 @@ takes batches of a size of its own. Memory is what a process takes at its peak b
 the data: of the main memory (Linux), or of the GPU. Weights and tokens are random: no step looks at
 what they say.
 
+"explain" asks about four texts, for the first time and again; a second fit, too, is timed.
 "error" and "correlation" are those of the sketch's own products against `influence`, whose products
 of what the sketch leaves out are exact, for a few questions about fresh tokens.
 """
@@ -72,7 +73,7 @@ def build(shape: str, size: str, length: int, checkpointing: bool = False) -> An
     words = 50_257 if (shape, size) == ("gpt2", "124M") else s.vocabulary
     common: dict[str, Any] = {"vocab_size": words * (2 if tied and size == "3M" else 1)}
     if shape == "gpt2":
-        config = transformers.GPT2Config(
+        config: Any = transformers.GPT2Config(
             n_layer=s.layers, n_embd=s.width, n_head=s.heads, n_positions=length, **common
         )
         model: Any = transformers.GPT2LMHeadModel(config)
@@ -88,6 +89,11 @@ def build(shape: str, size: str, length: int, checkpointing: bool = False) -> An
         if shape == "qwen":  # biases on queries, keys and values; the head tied to the table
             config = transformers.Qwen2Config(tie_word_embeddings=True, **common)
             model = transformers.Qwen2ForCausalLM(config)
+        elif shape == "mixtral":  # each token takes two of four experts
+            config = transformers.MixtralConfig(
+                num_local_experts=4, num_experts_per_tok=2, **common
+            )
+            model = transformers.MixtralForCausalLM(config)
         else:
             model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**common))
     model.config.use_cache = False
@@ -130,12 +136,20 @@ def alone(given: argparse.Namespace) -> dict[str, Any]:
     seconds, memory, _ = clocked(lambda: explainer.fit(loader), given.device)
     embedding = explainer.embeddings[0]
     fresh = torch.randint(0, model.config.vocab_size, (QUESTIONS, given.length)).to(given.device)
+    few = min(50, given.examples // 4)
+    asking = [
+        clocked(lambda: explainer.explain((fresh, fresh), few), given.device)[0] for _ in range(2)
+    ]
+    again = exempla.Explainer(model, likelihood="causal_lm", sketch=sketch, progress=False)
+    second, _, _ = clocked(lambda: again.fit(loader), given.device)
     error, correlation = products_of_the_sketch(explainer, (fresh, fresh))
     return {
         "error": error,
         "correlation": correlation,
         "parameters": count,
         "seconds": seconds,
+        "second_fit": second,
+        "asking": asking,
         "memory": memory,
         "stages": embedding.seconds,
         "share": embedding.evidence.share,
@@ -221,6 +235,9 @@ def row(shape: str, size: str, given: argparse.Namespace) -> dict[str, Any]:
         "epoch_s": round(seconds, 2),
         **{f"{stage}_s": round(value, 2) for stage, value in stages.items()},
         "fit_s": round(fit["seconds"], 2),
+        "fit_again_s": round(fit["second_fit"], 2),
+        "explain_s": round(fit["asking"][0], 2),
+        "explain_again_s": round(fit["asking"][1], 2),
         "epoch_gib": round(memory / 2**30, 3),
         "fit_gib": round(fit["memory"] / 2**30, 3),
         "scores_times": round(stages["scores"] / seconds, 2),

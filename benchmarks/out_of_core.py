@@ -1,13 +1,16 @@
 """Rows larger than memory: what selecting from them takes in a process that may not hold them.
 
-    python -m benchmarks.out_of_core --folder DIR [--out docs/experiments/out_of_core.csv]
+    python -m benchmarks.out_of_core --folder DIR [--only labels] [--out …/out_of_core.csv]
 
-Two jobs, each in a process of its own whose memory is capped (by a control group, anonymous memory
+Four jobs, each in a process of its own whose memory is capped (by a control group, anonymous memory
 and page cache together; where none can be made, by RLIMIT_DATA, anonymous memory alone):
 
 select   10 million rows of 256 numbers (10.2 GB, made in DIR and deleted afterwards), k = 50, 4 GiB
 fit      `Explainer(store=…).fit → explain` of 300 000 examples in a sketch of 512 directions (1.2
          GB of rows, as many whitened), 1 GiB
+labels   `fix_labels(method="sbq", store=…)` of 150 000 rows with scores of 960 numbers, 1 GiB
+summary  `summarize(store=…)`, 20 of 100 000 candidates (by default 5000 are drawn; their rows would
+         fit), 1 GiB
 
 What is recorded: seconds, readings of all rows, the most anonymous memory (resident, not shared
 with a file), the cap, and whether the picks equal those made in memory (for `select` on the first
@@ -34,6 +37,8 @@ ROWS, WIDTH, PICKS = 10_000_000, 256, 50
 SHARD = 250_000
 CHECKED = 500_000
 EXAMPLES, FEATURES, CLASSES, SKETCH = 300_000, 100, 20, 512
+LABELS, CANDIDATES = 150_000, 100_000
+NAMES = ("select", "fit", "labels", "summary")
 GIB = 2**30
 
 
@@ -88,14 +93,18 @@ class Peak:
 
     def _look(self) -> None:
         while not self.over.wait(0.05):
-            for line in Path("/proc/self/status").read_text().splitlines():
-                if line.startswith("RssAnon"):
-                    self.most = max(self.most, 1024 * int(line.split()[1]))
+            self.most = max(self.most, self.now())
+
+    def now(self) -> int:
+        """Bytes at the moment."""
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return next(1024 * int(line.split()[1]) for line in lines if line.startswith("RssAnon"))
 
     def end(self) -> float:
+        """GiB at the most."""
         self.over.set()
         self.thread.join()
-        return round(self.most / GIB, 2)
+        return self.most / GIB
 
 
 # ---- the jobs
@@ -146,7 +155,7 @@ def job_select(folder: Path, count: int, in_memory: bool) -> dict:
     return {
         "seconds": round(time.perf_counter() - start, 1),
         "readings": getattr(rows, "readings", ""),
-        "anonymous_gib": peak.end(),
+        "anonymous_gib": round(peak.end(), 2),
         "picks": found.indices.tolist(),
     }
 
@@ -171,14 +180,63 @@ def job_fit(folder: Path, in_memory: bool) -> dict:
         "seconds": round(again - start, 1),
         "seconds_fit": round(fitted - start, 1),
         "seconds_next_question": round(time.perf_counter() - again, 1),
-        "anonymous_gib": peak.end(),
+        "anonymous_gib": round(peak.end(), 2),
+        "picks": found.indices.tolist(),
+    }
+
+
+def job_labels(folder: Path, in_memory: bool) -> dict:
+    from sklearn.linear_model import LogisticRegression
+
+    import exempla
+
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((LABELS + 2_000, 15))
+    y = np.argmax(X @ rng.standard_normal((15, 60)) + 2 * rng.gumbel(size=(len(X), 60)), axis=1)
+    trusted = X[LABELS:], y[LABELS:]
+    peak, start = Peak(), time.perf_counter()
+    found = exempla.fix_labels(
+        LogisticRegression(max_iter=10), (X[:LABELS], y[:LABELS]), trusted, k=PICKS, method="sbq",
+        store=None if in_memory else folder / "labels",
+    )  # fmt: skip
+    seconds = round(time.perf_counter() - start, 1)
+    return {
+        "seconds": seconds,
+        "anonymous_gib": round(peak.end(), 2),
+        "picks": found.indices.tolist(),
+    }
+
+
+def job_summary(folder: Path, in_memory: bool) -> dict:
+    from unittest import mock
+
+    from sklearn.linear_model import LogisticRegression
+
+    import exempla
+
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((CANDIDATES, 100), dtype=np.float32)
+    y = (X[:, :10].sum(1) + 3 * rng.standard_normal(CANDIDATES) > 0).astype(int)
+    model = LogisticRegression(max_iter=50).fit(X, y)
+    peak, start = Peak(), time.perf_counter()
+    name = "exempla.tasks.summarize.posterior."
+    many = mock.patch(name + "_FEWEST_CANDIDATES", CANDIDATES)
+    with many, mock.patch(name + "ROW_BYTES", 2**40):
+        found = exempla.summarize(
+            model, (X, y), 20, "n", store=None if in_memory else folder / "summary"
+        )
+    seconds = round(time.perf_counter() - start, 1)
+    return {
+        "seconds": seconds,
+        "anonymous_gib": round(peak.end(), 2),
         "picks": found.indices.tolist(),
     }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("job", nargs="?", choices=("select", "fit"), help="one alone, uncapped")
+    parser.add_argument("job", nargs="?", choices=NAMES, help="one alone, uncapped")
+    parser.add_argument("--only", choices=NAMES, help="measure one; keep the others' lines")
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--count", type=int, default=ROWS)
     parser.add_argument("--in-memory", action="store_true")
@@ -187,19 +245,24 @@ def main() -> None:
     options = parser.parse_args()
     if options.job == "select":
         print(json.dumps(job_select(options.folder, options.count, options.in_memory)))
-    elif options.job == "fit":
-        print(json.dumps(job_fit(options.folder, options.in_memory)))
+    elif options.job:
+        job = {"fit": job_fit, "labels": job_labels, "summary": job_summary}[options.job]
+        print(json.dumps(job(options.folder, options.in_memory)))
     else:
         record(options)
 
 
 def record(options: argparse.Namespace) -> None:
-    """Both jobs, and what they are held against."""
-    folder = options.folder
+    """The jobs, and what they are held against."""
+    folder, out = options.folder, options.out
     folder.mkdir(parents=True, exist_ok=True)
     lines = []
+    if options.only and out.exists():
+        with open(out, newline="") as file:
+            lines = [line for line in csv.DictReader(file) if not _is(line["job"], options.only)]
     try:
-        make_rows(folder)
+        if options.only in (None, "select"):
+            make_rows(folder)
         here = ["--folder", str(folder)]
         for what, words, cap, size in (
             ("select, 10 000 000 × 256 float32", ["select", *here], 4 * GIB, ROWS * WIDTH * 4),
@@ -211,7 +274,15 @@ def record(options: argparse.Namespace) -> None:
                 "fit and explain, 300 000 × 512 float64",
                 ["fit", *here], GIB, EXAMPLES * SKETCH * 8,
             ),
+            (
+                "labels, 150 000 × 960 float64", ["labels", *here], GIB, LABELS * 960 * 8,
+            ),
+            (
+                "summary, 100 000 × 3032 float32", ["summary", *here], GIB, CANDIDATES * 3032 * 4,
+            ),
         ):  # fmt: skip
+            if options.only and not _is(what, options.only):
+                continue
             found, how = capped(words, cap)
             same = ""
             if "10 000 000" not in what:
@@ -229,10 +300,14 @@ def record(options: argparse.Namespace) -> None:
         if not options.keep:
             shutil.rmtree(folder)
     names = list(dict.fromkeys(name for line in lines for name in line))
-    with open(options.out, "w", newline="") as file:
-        writer = csv.DictWriter(file, names)
+    with open(out, "w", newline="") as file:
+        writer = csv.DictWriter(file, names, lineterminator="\n")
         writer.writeheader()
         writer.writerows(lines)
+
+
+def _is(job: str, name: str) -> bool:
+    return job.partition(",")[0].startswith(name)
 
 
 if __name__ == "__main__":

@@ -70,7 +70,7 @@ def killing(made: Any, at: int) -> Any:
     """Kill a node when so many messages have been sent."""
     sent, deliver = [], RayTransport._send
 
-    def counted(self: RayTransport, messages: Any, effect: Any) -> Any:
+    def counted(self: RayTransport, messages: Any) -> Any:
         sent.append(1)
         if len(sent) == at:
             made.remove_node(made.others.pop(), allow_graceful=False)

@@ -32,8 +32,8 @@ import numpy as np
 import exempla
 from benchmarks.sketch_truths import CHOSEN_ON, TRUTHS, SketchTruth, load
 from exempla.arrays import products, row_squares
-from exempla.kernel.basis import Moments
-from exempla.kernel.fisher import resolve_damping
+from exempla.kernel.damping import resolve_damping
+from exempla.kernel.moments import Moments
 from exempla.kernel.solve import query_kernel
 from exempla.oracles.base import ScoreRows, in_float64
 from exempla.oracles.torch.oracle import TorchOracle

@@ -129,19 +129,32 @@ def a_pick(t: int, p: int, k: int, decay: float, rounds: int) -> list[Row]:
 
 
 def _threads(rows: NumbaRows, targets: np.ndarray, k: int, rounds: int, once: float) -> list[Row]:
-    """Whole runs on one thread and on all, in turn: the clock on the wall, and the longest path."""
+    """Whole runs on one thread and on all, in turn: the clock on the wall, and the longest path.
+
+    "products alone" multiplies all rows by eight directions and does nothing else: what two threads
+    can reach on this machine.
+    """
+    Q = rows.directions(np.eye(8, rows.p), exact=False)
+    works: dict[str, tuple[Callable[[], object], int]] = {
+        "exempla noise 10": (lambda: engine(rows, targets, k, 10.0), k),
+        "products alone": (lambda: rows.over_blocks(lambda _, part: rows.multiply(part, Q)), 8),
+    }
     best: dict[tuple[str, int], float] = {}
     for _ in range(2 * rounds):
         for count in sorted({1, available()}):
-            with so_many_threads(count):
-                start = time.perf_counter()
-                engine(rows, targets, k, 10.0)
-                taken = {"wall": time.perf_counter() - start}
-                taken["longest path"] = longest_path(lambda: engine(rows, targets, k, 10.0))
-            for name, seconds in taken.items():
-                best[name, count] = min(best.get((name, count), np.inf), seconds)
+            for name, (work, picks) in works.items():
+                with so_many_threads(count):
+                    start = time.perf_counter()
+                    work()
+                    taken = {
+                        "wall": time.perf_counter() - start,
+                        "longest path": longest_path(work),
+                    }
+                for clock, seconds in taken.items():
+                    at = f"{name}, {clock}", count
+                    best[at] = min(best.get(at, np.inf), seconds / picks)
     return [
-        _row(rows.t, rows.p, k, f"exempla noise 10, {name}", count, seconds / k, once)
+        _row(rows.t, rows.p, k, name, count, seconds, once)
         for (name, count), seconds in sorted(best.items())
     ]
 
@@ -280,7 +293,7 @@ def measure(out: Path, rounds: int, quick: bool) -> None:
     picks = []
     for t, p, k, decay in SIZES:
         picks += a_pick(t // scale, p, k if not quick else 20, decay, rounds)
-        print(*picks[-8:], sep="\n", flush=True)
+        print(*picks[-12:], sep="\n", flush=True)
     write_csv(out / "speed.csv", picks)
     calls = whole_calls(40_000 // scale, 128, 50, rounds)
     for row in calls:

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from exempla import SBQ, ExemplaWarning, Explainer, select
+from exempla.kernel.damping import resolve_damping
 from exempla.kernel.embed import unit_rows
-from exempla.kernel.fisher import resolve_damping
 from exempla.kernel.kernel import KernelUse
 from exempla.kernel.solve import query_kernel
 

@@ -50,6 +50,7 @@ _CERTIFICATE = "selection/test_certificate.py"
 _ENGINE = "selection/test_engine.py::test_every_pick_is_the_literal_algorithms_best"
 _ACCOUNT = "selection/test_engine.py::test_a_selection_accounts_for_itself"
 _KERNEL = "selection/test_kernel.py"
+_TOGETHER = "selection/test_device.py::test_picks_for_several_targets_are_those_of_float64"
 _DEVICE = "selection/test_device.py::test_the"
 _NOISE = "tasks/test_fix_labels_noise.py"
 _NUMBERS = "tasks/test_fix_labels_regression.py"
@@ -100,6 +101,12 @@ MUTANTS = [
            f"{_DEVICE}_guess_kernel_is_its_reference"),
     Mutant("selection/device/kernels.py", "tl.cumsum(tl.abs(coef), 0)", "tl.cumsum(coef, 0)",
            f"{_DEVICE}_mark_kernel_is_its_reference"),
+    Mutant("selection/device/one_pass.py", "other=0.0) - coef[None, :] * v",
+           "other=0.0) + coef[None, :] * v", _TOGETHER),
+    Mutant("selection/device/one_pass.py", "other=-float(\"inf\")) - v * v",
+           "other=-float(\"inf\")) - v", _TOGETHER),
+    Mutant("selection/device/one_pass.py", "tl.store(residual + i * p + at, r, mask=inside)",
+           "pass", _TOGETHER),
     # ---- kernel: the query, damping, the Fisher, the residual
     Mutant("kernel/embed.py", "joined /= np.sqrt(len(parts))", "joined /= 1.0",
            f"{_KERNEL}::test_features_of_several_models_average_their_kernels"),
@@ -107,13 +114,13 @@ MUTANTS = [
            "return w / w.sum(-1, keepdims=True)", "kernel/test_query.py"),
     Mutant("kernel/embed.py", "norm2 = norm2 + residual", "norm2 = norm2 + 0 * residual",
            "kernel/test_query.py"),
-    Mutant("kernel/fisher.py", "radius * evidence.weight_square)",
+    Mutant("kernel/damping.py", "radius * evidence.weight_square)",
            "evidence.weight_square)", "kernel/test_damping.py"),
-    Mutant("kernel/fisher.py", "value = evidence.misfit / (", "value = 1.0 / (",
+    Mutant("kernel/damping.py", "value = evidence.misfit / (", "value = 1.0 / (",
            "kernel/test_damping.py"),
-    Mutant("kernel/fisher.py", "total**2 / evidence.energy2", "total / evidence.energy2",
+    Mutant("kernel/damping.py", "total**2 / evidence.energy2", "total / evidence.energy2",
            "kernel/test_fisher.py"),
-    Mutant("kernel/fisher.py", "evidence.energy2 / evidence.rows - evidence.squared_norm",
+    Mutant("kernel/damping.py", "evidence.energy2 / evidence.rows - evidence.squared_norm",
            "evidence.energy2 / evidence.rows", "kernel/test_fisher.py"),
     Mutant("kernel/fisher.py", "np.diag_indices_from(total)] += damping + jitter\n",
            "np.diag_indices_from(total)] += jitter\n",

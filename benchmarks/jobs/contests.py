@@ -223,10 +223,10 @@ def table(quick: bool) -> tuple[Any, ...]:
 
 
 def summary_exempla(quick: bool) -> Work:
-    import exempla
+    from exempla import summarize  # loaded here, as the peers' modules are
 
     X, y, *_, k = table(quick)
-    return lambda: exempla.summarize(linear().fit(X, y), (X, y), k)
+    return lambda: summarize(linear().fit(X, y), (X, y), k)
 
 
 def summary_coreset(method: Any) -> Callable[[bool], Work]:

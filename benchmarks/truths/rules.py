@@ -21,7 +21,7 @@ import exempla
 from benchmarks.truths.exact import DAMPINGS
 from benchmarks.truths.settings import settings_of
 from benchmarks.truths.table import Truth, load_truth
-from exempla.kernel.fisher import RULES, FisherEvidence
+from exempla.kernel.damping import RULES, FisherEvidence
 
 MULTIPLES = {"trust": (1.0, 0.5, 2.0)}
 """Of a rule's value that are tried besides: the constant of "trust" is one of them."""

@@ -29,8 +29,8 @@ from torch import Tensor
 from benchmarks.truths.exact import rows_of
 from benchmarks.truths.settings import settings_of
 from benchmarks.truths.table import MOMENTS, Truth, load_truth
+from exempla.kernel.damping import SNAPSHOT_TRUST_RADIUS
 from exempla.kernel.embed import typical_square
-from exempla.kernel.fisher import SNAPSHOT_TRUST_RADIUS
 from exempla.oracles import make_oracle
 
 MULTIPLES = (0.3, 1.0, 3.0)

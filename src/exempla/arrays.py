@@ -5,12 +5,15 @@ Code after the oracles works with an `Array`; only this file asks which kind it 
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import cache
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -107,6 +110,11 @@ def as_like(values: Array, like: Array) -> Array:
     return like.new_tensor(values) if isinstance(values, np.ndarray) else values.to(like)
 
 
+def in_double(array: Array) -> Array:
+    """Return the array in float64 on the same device."""
+    return array.astype(np.float64, copy=False) if isinstance(array, np.ndarray) else array.double()
+
+
 def on_device_of(rows: Array, others: Array) -> Array:
     """Return the rows on the device of the others."""
     if isinstance(rows, np.ndarray):
@@ -128,6 +136,11 @@ def concatenate(arrays: list[Array], axis: int = 0) -> Array:
     import torch
 
     return torch.cat(arrays, axis)
+
+
+def padded(old: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """Return the array with zeros behind it, up to a larger shape."""
+    return np.pad(old, [(0, wanted - size) for wanted, size in zip(shape, old.shape)])
 
 
 def pivoted_cholesky(gram: np.ndarray, tolerance: float) -> tuple[np.ndarray, np.ndarray]:
@@ -252,9 +265,13 @@ def n_threads() -> int:
 @cache
 def available() -> int:
     """Return the processors available to this process, within the quota of its container."""
-    from joblib import cpu_count
-
-    return cpu_count()
+    found = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    folder = Path("/sys/fs/cgroup")  # the second form is that of cgroups of version 1
+    for names in (["cpu.max"], ["cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"]):
+        with suppress(OSError, ValueError):
+            quota, period = map(int, " ".join((folder / n).read_text() for n in names).split())
+            found = min(found or 1, math.ceil(quota / period)) if quota > 0 else found
+    return found or 1
 
 
 @cache

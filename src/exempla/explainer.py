@@ -22,8 +22,8 @@ from exempla.checks import (
     check_seed,
 )
 from exempla.errors import ExemplaError
+from exempla.kernel.damping import check_damping
 from exempla.kernel.embed import FISHERS, Embedding, EmbeddingOptions, check_part, embed_models
-from exempla.kernel.fisher import check_damping
 from exempla.kernel.kernel import Kernel, KernelUse, Query, RemovalEffect, shares
 from exempla.kernel.sketch import check_budget, check_sketch
 from exempla.kernel.solve import SetInfluence, Solve, relative_influence
@@ -160,8 +160,7 @@ class Explainer:
         self._ids: np.ndarray | None = None
         self.train_data: Any = None
         """The training data as given to `fit`."""
-        # the kernel used last: only one, because its features are large
-        self._kernel: Kernel | None = None
+        self._kernels: dict[KernelUse, Kernel] = {}
         self._lock = RLock()
 
     def fit(self, train: Any, ids: Any = None, *, part: tuple[int, int] | None = None) -> Explainer:
@@ -209,7 +208,7 @@ class Explainer:
             )  # fmt: skip
         if part is None:
             with self._lock:
-                self._ids, self._embeddings, self._kernel = names, fitted, None
+                self._ids, self._embeddings, self._kernels = names, fitted, {}
                 self.train_data = train
         return self
 
@@ -238,19 +237,20 @@ class Explainer:
     def kernel(self, use: KernelUse | None = None) -> Kernel:
         """Return the kernel for influence or for selection; by default that of `explain`.
 
-        Unit rows are damped for selection. The features of one kernel are kept for the next call.
+        Unit rows are damped for selection. The features computed last are kept for the next call.
         """
         use = use or ("selection" if self.normalize else "influence")
         with self._lock:
-            if self._kernel is None or self._kernel.use != use:
-                self._kernel = None  # frees the features of the other use first
-                self._kernel = Kernel(self.embeddings, self.damping, use)
-            return self._kernel
+            if not self._kernels:
+                computed: dict[str, Features] = {}
+                for each in ("influence", "selection"):
+                    self._kernels[each] = Kernel(self.embeddings, self.damping, each, computed)
+            return self._kernels[use]
 
     def set_damping(self, damping: str | float) -> Explainer:
         """Use another damping from now on; nothing is embedded again."""
         with self._lock:
-            self.damping, self._kernel = check_damping(damping), None
+            self.damping, self._kernels = check_damping(damping), {}
         return self
 
     def explain(
@@ -504,7 +504,7 @@ class Explainer:
         return found
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_lock": None, "_kernel": None}
+        return {**self.__dict__, "_lock": None, "_kernels": {}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _lock=RLock())

@@ -75,7 +75,11 @@ def _link(name: str, path: Path) -> None:
     except OSError:
         if not path.exists():  # a file system without links
             os.replace(name, path)
-    # other writers are too late or dead: remove their temporary files, and our own
+    remove_parts(path)  # other writers are too late or dead
+
+
+def remove_parts(path: Path) -> None:
+    """Remove the temporary files of a file that is there, which all writers keep."""
     for scratch in path.parent.glob(f".{path.name}.*{_PART}"):
         scratch.unlink(missing_ok=True)
 

@@ -27,9 +27,9 @@ IMPORT_BYTES, COMPILER_BYTES = 16 * 2**20, 124 * 2**20
 PIECE_BYTES = 2**26
 """Fisher rows are summed in pieces of this many bytes: the rows of all classes of one batch may
 take far more memory than the factors of the batch."""
-_READ_BUFFER_BYTES = 2**27
-"""Buffers through which stored rows are read."""
-_MAX_NUMPY_ENTRIES = 2**29 // 50
+_READ_BUFFER_BYTES, STORE_BYTES = 2**27, 2**28
+"""Buffers through which stored rows are read; through which a job makes and reads them."""
+_MAX_NUMPY_ENTRIES = 2**34 // 50
 """Entries of the rows up to which 50 picks, the default, are made in NumPy instead of numba."""
 _COPY_BLOCK_ROWS = 8192
 """Rows that are compared at a time when copies of an example are sought."""

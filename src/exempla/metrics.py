@@ -12,7 +12,7 @@ from exempla.arrays import real_numbers, refuse_masked, refuse_overflow, to_nump
 from exempla.checks import check_k
 from exempla.errors import ExemplaError
 from exempla.kernel.basis import IdentitySketch
-from exempla.kernel.fisher import check_damping
+from exempla.kernel.damping import check_damping
 from exempla.oracles import make_oracle
 from exempla.oracles.base import Examples, Oracle
 

@@ -29,7 +29,7 @@ _BAR_WIDTH = 24
 _MIN_SHARE_FOR_ESTIMATE = 0.02
 """Share of the work that must be done before the time left is estimated."""
 
-_SHOWN: ContextVar[bool] = ContextVar("exempla_progress", default=False)
+_SHOWN: ContextVar[bool | None] = ContextVar("exempla_progress", default=None)
 _DISPLAY: ContextVar[_Display | None] = ContextVar("exempla_display", default=None)
 
 
@@ -222,11 +222,12 @@ def track_rows(batches: Iterable[ScoreRows], what: str, total: int) -> Iterator[
             yield batch
             if len(batch):
                 bar.update(max(int(batch.sample.max()) + 1 - bar.done, 0))
+            del batch  # the next pass needs its memory
 
 
-def say(text: str) -> None:
-    """Print one line, if progress is shown."""
-    if _SHOWN.get():
+def say(text: str, always: bool = False) -> None:
+    """Print one line, if progress is shown; with `always`, unless the caller has hidden it."""
+    if _SHOWN.get() or (always and _SHOWN.get() is None):
         clear_line()
         _print(text)
 

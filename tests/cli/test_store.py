@@ -47,6 +47,16 @@ def test_explain_with_a_store_gives_the_same_picks(file):
     assert found[0]["indices"] == found[1]["indices"]
 
 
+@pytest.mark.parametrize("words", [["summarize", "-k", "9"], ["fix-labels", "--method", "sbq"]])
+def test_other_commands_with_a_store_give_the_same_picks(file, words):
+    words = [words[0], "a.csv", "--label", "y", "--quiet", *words[1:]]
+    assert main([*words, "--store", "s", "--out", "o"]) == 0
+    assert main([*words, "--out", "plain"]) == 0
+    found = [json.loads((file / o / "explanation.json").read_text()) for o in ("o", "plain")]
+    assert found[0]["indices"] == found[1]["indices"]
+    assert list((file / "s").glob("*/*.npy"))
+
+
 def test_a_part_without_a_store_and_no_part(file, capsys):
     assert embed("--shard", "1/2") == 2
     assert "give its folder with --store" in capsys.readouterr().err

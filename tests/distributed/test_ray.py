@@ -30,6 +30,7 @@ from exempla.distributed.ray_backend import (
     _max_tasks,
 )
 from exempla.errors import ExemplaError
+from exempla.progress import showing
 from exempla.selection import SBQ, Herding, Sharded, select
 from exempla.store import RowSet, StoredRows
 
@@ -83,13 +84,11 @@ def _home(worker):
     return ray.get_runtime_context().get_node_id(), os.getpid()
 
 
-def test_the_picks_are_those_of_one_process(cluster, problem, tmp_path, monkeypatch):
+def test_the_picks_are_those_of_one_process(cluster, problem, tmp_path, capfd):
     rows, target = problem
     whole = select(rows, target, 12, SBQ(10))
-    notes = []
-    monkeypatch.setattr("exempla.distributed.ray_backend.say", notes.append)
     parts = select(rows, target, 12, Sharded(SBQ(10), 3, backend="ray"))
-    assert any("3 shards share 2 CPUs: each worker gets 0.5 CPUs" in note for note in notes)
+    assert "3 shards share 2 CPUs: each worker gets 0.5 CPUs" in capfd.readouterr().err
     assert np.array_equal(whole.indices, parts.indices)
     np.testing.assert_allclose(whole.weights, parts.weights, rtol=1e-9)
 
@@ -116,6 +115,34 @@ def test_the_picks_are_those_of_one_process(cluster, problem, tmp_path, monkeypa
     away = Sharded(SBQ(1.0), 2, "two-round", backend=OnRay(cpus=LITTLE))
     found, sought = select(rows, target, 6, away), select(rows, target, 6, two)
     assert np.array_equal(found.indices, sought.indices)
+
+
+def _wait_for_processors(count):
+    """Wait until Ray has noticed that the workers of the last test have gone."""
+    deadline = monotonic() + 60
+    while ray.available_resources().get("CPU", 0) < count:
+        assert monotonic() < deadline
+        sleep(0.1)
+
+
+def test_another_job_that_holds_a_processor_is_not_waited_for(cluster, problem, capfd):
+    rows, target = problem
+    busy = ray.remote(SimpleNamespace).options(num_cpus=1).remote()
+    ray.get(busy.__ray_ready__.remote())
+    _wait_for_processors(1)
+    try:
+        away = Sharded(SBQ(10), 4, backend=OnRay(patience=60))
+        with showing(False):  # as Explainer(progress=False) does
+            found = select(rows, target, 12, away)
+        assert "exempla:" not in capfd.readouterr().err
+        _wait_for_processors(1)
+        again = select(rows, target, 12, replace(away, shards=3))
+    finally:
+        ray.kill(busy)
+    assert "3 shards share 1 free CPU: each worker gets 0.3333" in capfd.readouterr().err
+    expected = select(rows, target, 12, SBQ(10)).indices
+    assert np.array_equal(found.indices, expected)
+    assert np.array_equal(again.indices, expected)
 
 
 def test_what_a_user_can_do_wrong_is_said(cluster, problem, tmp_path):
@@ -201,6 +228,7 @@ def test_a_cluster_without_room_is_not_waited_for_and_a_dead_worker_is_named(clu
         ray.kill(placed.transport.actors[1])
         with pytest.raises(ExemplaError, match=r"rows-1.npy died and may not be restarted"):
             select(placed, target, 5, SBQ(10))
+    _wait_for_processors(2)
     with pytest.raises(ExemplaError, match=r"did not start within 1 s.*OnRay\(cpus=…\) less"):
         select(rows, target, 3, Sharded(SBQ(10), 1, backend=OnRay(cpus=2, patience=1)))
     with pytest.raises(ExemplaError, match="no machine of the Ray cluster has that"):
@@ -213,11 +241,7 @@ def test_a_lost_node_changes_no_pick(cluster, problem, monkeypatch, record_prope
     """Last: the node does not come back."""
     rows, target = problem
     sent, deliver = [], RayTransport._send
-    deadline = monotonic() + 60
-    while ray.available_resources().get("CPU", 0) < 2:  # until the workers before have gone,
-        assert monotonic() < deadline  # Ray takes their node for full, and goes to the other
-        sleep(0.1)
-
+    _wait_for_processors(2)  # before, Ray takes their node for full, and goes to the other
     with OnRay(cpus=LITTLE, patience=300).opened(rows, 3) as placed:
         homes = ray.get([a.__ray_call__.remote(_home) for a in placed.transport.actors])
         lost = [process for node, process in homes if node == cluster.second.node_id]
@@ -288,9 +312,22 @@ def test_jobs_that_share_a_folder_keep_their_rows_apart(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("nodes", "actors", "cpus"), [([2], 3, 0.5), ([2, 2], 3, 1), ([1] * 3, 4, 0.5)]
+    ("nodes", "busy", "actors", "cpus"),
+    [
+        ([2], 0, 3, 0.5),
+        ([2, 2], 0, 3, 1),
+        ([1] * 3, 0, 4, 0.5),
+        ([2], 0, 14, 0.1428),  # rounded down to what Ray can count
+        ([2], 1, 3, 0.3333),
+        ([2], 1.5, 2, 0.1),
+        ([2], 1, 1, 1),
+    ],
 )
-def test_processors_are_divided_so_that_every_actor_fits_on_a_node(nodes, actors, cpus):
-    cluster = SimpleNamespace(cluster_resources=lambda: {"CPU": float(sum(nodes))})
+def test_processors_are_divided_so_that_every_actor_fits_on_a_node(nodes, busy, actors, cpus):
+    have = float(sum(nodes))
+    cluster = SimpleNamespace(
+        cluster_resources=lambda: {"CPU": have},
+        available_resources=lambda: {"CPU": have - busy} if have > busy else {},
+    )
     assert OnRay()._cpus_per_actor(actors, cluster) == cpus
     assert sum(int(node / cpus) for node in nodes) >= actors

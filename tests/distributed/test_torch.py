@@ -16,7 +16,6 @@ from sklearn.linear_model import LogisticRegression
 import exempla
 from exempla.distributed import OnTorch, fit_ranks, in_files, rank_rows
 from exempla.errors import ExemplaError
-from exempla.kernel import stored
 from exempla.selection import SBQ, NonNegative, Sharded, select
 from exempla.store import RowSet
 
@@ -46,7 +45,7 @@ def embedded(rank: int, folder: str) -> np.ndarray:
         made.append(len(rows))
         write(self, start, rows)
 
-    height = mock.patch.object(stored, "shard_height", return_value=20)
+    height = mock.patch("exempla.store.folder._shard_height", return_value=20)
     with height, mock.patch.object(RowSet, "write", noting):
         fit_ranks(explainer, train)
     assert 70 <= sum(made) <= 80, made  # its share of 150, in files of 20 rows

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tests.docs.csv_lines import line, signed, table
+
+TITLES = {
+    "select": "`select`, k = 50", "fit and explain": "`fit` and `explain`",
+    "labels": "`fix_labels(method=\"sbq\")`, k = 50", "summary": "`summarize`, k = 20",
+}  # fmt: skip
 
 
 def out_of_core() -> list[str]:
     out = []
     for x in table("out_of_core").itertuples():
         job, _, size = str(x.job).partition(", ")
-        title = f"`select`, k = 50, {size}" if job == "select" else f"`fit` and `explain`, {size}"
+        title = f"{TITLES[job]}, {size}"
         time = f"{x.seconds:.0f} s"
         if x.seconds_fit == x.seconds_fit:
             time += f" (fit {x.seconds_fit:.0f} s, a next question {x.seconds_next_question:.0f} s)"
@@ -82,14 +89,102 @@ GROWTH = {
 }  # fmt: skip
 
 
+def ends(part: Any) -> str:
+    """The first and the last value of a size that is varied, with their unit."""
+    _, digits, unit = GROWTH[part.varied.iloc[0]]
+    return " → ".join(f"{value:{digits}}{unit}" for value in part.value.iloc[[0, -1]])
+
+
 def growth() -> list[str]:
+    found, out = table("scaling"), []
+    for varied, part in found[found.varied.isin(list(GROWTH))].groupby("varied"):
+        slope = signed(part.exponent.iloc[0], 2, plus=False)
+        sizes = (f"{size:,}" for size in part["size"].iloc[[0, -1]])
+        out.append(line(GROWTH[str(varied)][0], *sizes, ends(part), slope))
+    return out
+
+
+JOBS = {
+    "rows": "rows in memory (256 wide, exact)",
+    "stored rows": "rows in a store (256 wide, exact)",
+    "width": "width of a sketch of 4,096 parameters (20,000 rows)",
+    "parameters": "parameters (20,000 rows, 256 directions)",
+}
+MEASURES = {
+    "fit_s": " s",
+    "first_s": " s",
+    "next_s": " s",
+    "memory_mib": " MiB",
+    "disk_mib": " MiB",
+}
+
+
+def measured(series: str, measure: str) -> Any:
+    """What was measured of whole jobs while one size was varied."""
+    found = table("scaling")
+    return found[found.varied == f"{series}: {measure}"]
+
+
+def jobs() -> list[str]:
+    """Whole jobs: sizes, and each measure from the smallest to the largest with its exponent."""
     out = []
-    for varied, part in table("scaling").groupby("varied"):
-        title, digits, unit = GROWTH[str(varied)]
-        first, last = part.iloc[0], part.iloc[-1]
-        ends = " → ".join(f"{x.value:{digits}}{unit}" for x in (first, last))
-        slope = signed(first.exponent, 2, plus=False)
-        out.append(line(title, f"{first['size']:,}", f"{last['size']:,}", ends, slope))
+    for series, title in JOBS.items():
+        cells = []
+        for measure, unit in MEASURES.items():
+            part = measured(series, measure)
+            low, high = (f"{value:.3g}" for value in part.value.iloc[[0, -1]])
+            slope = signed(part.exponent.iloc[0], 2, plus=False)
+            cells.append(f"{low} → {high}{unit}, {slope}" if part.value.max() else "–")
+        first, last = part["size"].iloc[[0, -1]]
+        out.append(line(title, f"{first:,} → {last:,}", *cells))
+    return out
+
+
+ALL = ("rows", "width", "parameters")
+PLAN = {
+    ("memory", "2tpb+16p²+48t"): ("rows", "memory_mib", ALL),
+    ("memory, store", "32p²+80t"): ("stored rows", "memory_mib", ("stored rows",)),
+    ("disk, store", "2tpb"): ("stored rows", "disk_mib", ("stored rows",)),
+    ("fit", "tp²; sketch: t(P+p²)"): ("rows", "fit_s", ALL),
+    ("first question", "tp²+ktp"): ("rows", "first_s", ALL),
+    ("next question", "ktp"): ("rows", "next_s", ALL),
+}
+PLAN_SHARDS = {
+    "slowest_place_s": ("slowest shard", "1/S"),
+    "exchanges": ("exchanges", "k/2"),
+    "sent_per_pick_bytes": ("bytes sent a pick", "pS"),
+    "received_per_pick_bytes": ("bytes received a pick", "p"),
+}
+
+
+def plan() -> list[str]:
+    """The table by which a job is planned: formula, a measured size, and exponents."""
+    out = []
+    for (cost, formula), (series, measure, varied) in PLAN.items():
+        unit, value = MEASURES[measure], measured(series, measure).value.iloc[-1]
+        shown = f"{value:.3g}{unit}"
+        if measure == "memory_mib":
+            shown += f" (forecast {measured(series, 'forecast_mib').value.iloc[-1]:.3g})"
+        slopes = [signed(measured(x, measure).exponent.iloc[0], 2, plus=False) for x in varied]
+        out.append(line(cost, f"`{formula}`", shown, "/".join(slopes)))
+    for name, (cost, formula) in PLAN_SHARDS.items():
+        part = table("scaling")
+        part = part[part.varied == f"workers: {name}"]
+        slope = signed(part.exponent.iloc[0], 2, plus=False)
+        out.append(line(cost, f"`{formula}`", ends(part), slope))
+    return out
+
+
+def two_ranks() -> list[str]:
+    out = []
+    for x in table("two_ranks").itertuples():
+        where = f"{x.device}, {x.rows}, {x.targets} target" + "s" * (x.targets > 1)
+        times = (f"{seconds:.2f} s" for seconds in (x.seconds_one_process, x.seconds_ranks))
+        each = f"{x.exchanges_per_pick:.2f}"
+        same = "yes" if x.same_picks else "no"
+        out.append(
+            line(where, f"{x.t:,} × {x.p}", same, *times, each, size(x.sent_by_a_rank_bytes))
+        )
     return out
 
 
@@ -119,6 +214,31 @@ def language_cost() -> list[str]:
     return out
 
 
+def gpu_cost() -> list[str]:
+    out = []
+    for x in table("gpu_cost").itertuples():
+        title = f"{str(x.model).title()}, {x.parameters / 1e6:,.1f} M, {x.code}"
+        fits = ", ".join(f"{s / x.epoch_s:.1f}" for s in (x.fit_first_s, x.fit_again_s))
+        asked = f"{x.explain_first_s:.2f} s, {x.explain_again_s:.2f} s"
+        out.append(line(title, f"{x.examples} × {x.length}", fits, f"{x.fit_gib:.2f} GiB", asked))
+    return out
+
+
+def trained_lm() -> list[str]:
+    out = []
+    for x in table("trained_lm").itertuples():
+        name = "LoRA, {} M" if x.model == "LoRA" else "all {} M weights"
+        found = (x.precision_influence, x.precision_relative, x.precision_bm25)
+        shares = (f"{value:.3f}".removeprefix("0") for value in (x.share, *found))
+        kept, *rest = shares
+        cost = (f"{x.epochs:.2f}", f"{x.memory:.2f} ×", kept, f"{x.explain_s:.1f} s")
+        out.append(line(name.format(f"{x.parameters / 1e6:.1f}"), *cost, *rest))
+    return out
+
+
 def scaling() -> list[str]:
-    made = (out_of_core, sketch_rest, sketch_rest_whole, travel, growth, load, language_cost)
+    made = (
+        out_of_core, sketch_rest, sketch_rest_whole, travel, two_ranks, growth, jobs, load,
+        language_cost, gpu_cost, trained_lm,
+    )  # fmt: skip
     return [x for one in made for x in one()]

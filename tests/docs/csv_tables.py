@@ -16,7 +16,7 @@ from scipy.stats import t as student
 from tests.docs.csv_fit import budgets, fitting, whole_jobs
 from tests.docs.csv_language import facts
 from tests.docs.csv_lines import DATA, line, signed, table
-from tests.docs.csv_scaling import scaling
+from tests.docs.csv_scaling import plan, scaling
 
 
 def difference(one: pd.Series, other: pd.Series) -> str:
@@ -75,6 +75,19 @@ def through_boosting() -> list[str]:
     return out
 
 
+def commands() -> list[str]:
+    """Return the lines of `explain` beside the training of its model."""
+    out, runs = [], table("command_cost")
+    for case, part in runs.groupby("case", sort=False):
+        by = {run.code: run for run in part.itertuples()}
+        now, names = by["now"], ("before", "now")
+        times = [f"{by[name].times:.1f} ×" if name in by else "" for name in names]
+        stages = now.reading_s + now.features_s, now.choosing_s, now.fit_s, now.query_s
+        cells = [f"{x:.1f}" for x in (now.training_s, now.start_s, *stages, now.removal_s)]
+        out.append(line(case, *cells, *times))
+    return out
+
+
 PLAIN = ("plain NumPy loop", "plain torch loop")
 
 
@@ -117,6 +130,11 @@ def speed_gpu() -> list[str]:
             title = f"{rows} × {p}, k = {k}, `{kind}`"
             spans = (f"{y.low:.2f} to {y.high:.2f}" for y in (x, next(plain.itertuples())))
             out.append(line(title, *spans))
+    for (t, p), part in table("gpu_targets").groupby(["t", "p"]):
+        rows = f"{t // 10**6} M" if t >= 10**6 else f"{t:,}".replace(",", " ")
+        old, new = (part[part.code == code].iloc[0] for code in ("before", "now"))
+        spans = (f"{old[x]:.2f} s → {new[x]:.2f} s" for x in ("whole_s", "first_s"))
+        out.append(line(f"{rows} × {p}", old.readings_a_pick, new.readings_a_pick, *spans))
     return out
 
 
@@ -330,8 +348,9 @@ PAGES: dict[str, Callable[[], list[str]]] = {
     "docs/studies/quanda.md": quanda,
     "docs/studies/first-hour.md": first_hour,
     "docs/studies/trees.md": trees,
-    "docs/studies/speed.md": lambda: speed() + fitting() + budgets(),
+    "docs/studies/speed.md": lambda: speed() + fitting() + budgets() + commands(),
     "docs/studies/jobs.md": whole_jobs,
+    "docs/scaling.md": plan,
     "docs/studies/scaling.md": scaling,
     "docs/studies/kinds.md": kinds,
     "docs/studies/facts.md": facts,

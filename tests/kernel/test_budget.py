@@ -225,7 +225,7 @@ def test_a_dropped_exact_form_is_said(job, monkeypatch, capsys):
 
 
 def test_the_input_moment_is_taken_once_for_all_classes(monkeypatch):
-    from exempla.kernel.basis import Moments
+    from exempla.kernel.moments import Moments
     from exempla.oracles.torch.conv import ConvFactors
 
     torch.manual_seed(0)
@@ -239,5 +239,28 @@ def test_the_input_moment_is_taken_once_for_all_classes(monkeypatch):
     )
     found = Moments.of(oracle.layers, oracle.fisher_rows(train))[0]
     assert calls.count("inputs") == 1
-    expected = sum(plain(batch.factors[0], "inputs") for batch in oracle.fisher_rows(train))
+    expected = plain(next(iter(oracle.fisher_rows(train))).factors[0], "inputs")
     torch.testing.assert_close(found.inputs.total, expected)
+
+
+def test_rows_of_the_basis_are_not_computed_again(monkeypatch):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 20), nn.Tanh(), nn.Linear(20, 3)).double()
+    data = (torch.randn(900, 6).double(), torch.arange(900) % 3)
+    found, sizes = [], []
+    for large in (10**9, 1):  # the rows of a large model are not kept
+        monkeypatch.setattr(choose, "LARGE", large)
+        oracle = make_oracle(model)
+        passes, read = oracle.fisher_rows, []
+        monkeypatch.setattr(
+            oracle, "fisher_rows", lambda x, *a, p=passes, r=read, **k: (r.append(len(x)), p(x))[1]
+        )
+        found.append(embed_training_set(oracle, data, EmbeddingOptions(sketch=60)))
+        sizes.append(read)
+    kept, again = found
+    (_, basis, *rest), (_, same, *whole) = sizes
+    assert basis == same
+    assert sum(rest) == sum(whole) - basis
+    assert kept.sketch.seen_rows == ()
+    torch.testing.assert_close(kept.rows, again.rows)
+    np.testing.assert_allclose(kept.metric.matrix, again.metric.matrix, rtol=1e-6, atol=1e-12)

@@ -10,16 +10,15 @@ import torch
 from sklearn.covariance import ledoit_wolf_shrinkage
 
 from exempla import ExemplaError
-from exempla.kernel.fisher import (
-    DiagonalMetric,
+from exempla.kernel.damping import (
     FisherEvidence,
-    FullMetric,
     check_damping,
     per_effective_row,
     per_row,
     resolve_damping,
     shrinkage,
 )
+from exempla.kernel.fisher import DiagonalMetric, FullMetric
 from tests.threads import hammered
 
 

@@ -7,8 +7,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset, default_collate
 
 from exempla import Explainer, memory, progress
-from exempla.kernel import basis as moments
 from exempla.kernel import fisher as estimate
+from exempla.kernel import moments
 from exempla.kernel import sketch as choose
 from exempla.kernel.basis import KroneckerSketch, SpanSketch
 from exempla.oracles import make_oracle

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from exempla.kernel import basis as moments
-from exempla.kernel.basis import Moments
+from exempla.kernel import moments
+from exempla.kernel.moments import Moments
 from exempla.oracles.base import Factors, Layer, ScoreRows
 
 
@@ -13,10 +13,10 @@ def batches(rng, d_in, d_out, sizes=(30, 20)):
     decay = 0.5 ** np.arange(d_in)
     return [
         ScoreRows(
-            np.arange(s),
+            np.arange(s) + start,
             (Factors(rng.normal(size=(s, d_in)) * decay, rng.normal(size=(s, d_out))),),
         )
-        for s in sizes
+        for start, s in zip((0, sizes[0]), sizes, strict=True)
     ]
 
 
@@ -30,6 +30,34 @@ def test_streamed_moments_are_the_sums():
     basis = result.inputs.eigenbasis()
     np.testing.assert_allclose(basis.values, values[::-1] / values.sum(), rtol=1e-10)
     assert result.trace == pytest.approx(((a**2).sum(1) * (g**2).sum(1)).sum())
+
+
+def test_the_inputs_of_an_example_count_once():
+    rng = np.random.default_rng(0)
+    first, second = batches(rng, 6, 3)
+    again = Factors(first.factors[0].a, rng.normal(size=(30, 3)))  # another class
+    both = ScoreRows(
+        np.concatenate([first.sample, second.sample]), (again.join(list(second.factors)),)
+    )
+    (result,) = Moments.of((Layer("only", 6, 3, np.zeros(6)),), [first, both])
+    a = np.vstack([first.factors[0].a, second.factors[0].a])
+    g = np.vstack([f.g for f in (first.factors[0], both.factors[0])])
+    np.testing.assert_allclose(result.inputs.total, a.T @ a)
+    np.testing.assert_allclose(result.outputs.total, g.T @ g)
+
+
+def test_the_leading_directions_of_a_wide_moment_are_those_of_all(monkeypatch):
+    rng = np.random.default_rng(0)
+    parts = batches(rng, 80, 3)
+    layers = (Layer("wide", 80, 3, np.zeros(80)),)
+    every = Moments.of(layers, parts)[0].inputs.eigenbasis()
+    for name, value in (("MAX_EIGEN", 40), ("NYSTROM", (16, 16))):
+        monkeypatch.setattr(moments, name, value)
+    few = Moments.of(layers, parts)[0].inputs.eigenbasis()
+    assert few.vectors.shape[1] <= 20
+    np.testing.assert_allclose(few.values[:8], every.values[:8], rtol=1e-6)
+    overlap = np.abs((few.vectors[:, :8] * every.vectors[:, :8]).sum(0))
+    np.testing.assert_allclose(overlap, 1.0, atol=1e-6)
 
 
 def test_nystrom_finds_the_strong_directions(monkeypatch):

@@ -13,8 +13,9 @@ from sklearn.neural_network import MLPClassifier
 
 from exempla import Explainer
 from exempla.kernel import embed, solve
+from exempla.kernel.damping import resolve_damping
 from exempla.kernel.embed import Embedding, raw_products
-from exempla.kernel.fisher import FullMetric, resolve_damping
+from exempla.kernel.fisher import FullMetric
 from exempla.kernel.kernel import Query
 from exempla.kernel.solve import query_influence, query_kernel
 from tests.reference import dense_rows

@@ -8,8 +8,9 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.neural_network import MLPClassifier
 
 from exempla import ExemplaError, Explainer
-from exempla.kernel.basis import IdentitySketch, KroneckerSketch, SpanSketch, Spectrum, strongest
+from exempla.kernel.basis import IdentitySketch, KroneckerSketch, SpanSketch, strongest
 from exempla.kernel.embed import EmbeddingOptions, embed_training_set
+from exempla.kernel.moments import Spectrum
 from exempla.oracles import make_oracle
 from tests.reference import dense_kernel, dense_rows
 

@@ -3,13 +3,15 @@ its torch reference. Without a GPU the kernels run in Triton's interpreter, on s
 
 from __future__ import annotations
 
+from unittest import mock
+
 import numpy as np
 import pytest
 
 from exempla.selection import SBQ, MatchingPursuit, select
 from exempla.selection.engine import Basis, Run
 from exempla.selection.rows import ArrayRows, Rule
-from tests.selection.test_engine import using
+from tests.selection.test_engine import inputs, using
 
 torch = pytest.importorskip("torch")
 from exempla.selection.device import kernels, lookahead  # noqa: E402
@@ -54,13 +56,16 @@ def problem(seed, most_rows, most_width):
 def on_device(rows, target, k, selector):
     """Select from a tensor, on the GPU or, as if it were one, on the CPU."""
     if GPU:
-        return select(torch.from_numpy(rows).cuda(), target, k, selector)
+        small = {"MAX_FLOAT64_ENTRIES": 0, "MAX_HOST_WORK": 0}  # stay on the device, too
+        with mock.patch.multiple(inputs, **small):
+            return select(torch.from_numpy(rows).cuda(), target, k, selector)
     with using("torch"):
         return select(rows, target, k, selector)
 
 
 @pytest.fixture(autouse=True)
-def interpreted_on_the_cpu(monkeypatch):
+def on_the_device(monkeypatch):
+    """Without a GPU the kernels are interpreted."""
     monkeypatch.setattr(kernels, "INTERPRET_ON_CPU", True)
 
 
@@ -73,6 +78,19 @@ def test_picks_on_a_device_are_those_of_float64(seed):
     np.testing.assert_array_equal(found.indices, exact.indices)
     scale = np.abs(exact.weights).max()
     np.testing.assert_allclose(found.weights, exact.weights, rtol=1e-6, atol=1e-9 * scale)
+
+
+@pytest.mark.parametrize("seed", range(40 if GPU else 8))
+def test_picks_for_several_targets_are_those_of_float64(seed):
+    rows, target, k, noise = problem(seed, *((3000, 96) if GPU else (120, 16)))
+    targets = np.stack([target, -target, target + rows[3], rows[5] + 0.1])
+    k = k if GPU else min(k, 6)
+    for exact, found in zip(
+        select(rows, targets, k, SBQ(noise)), on_device(rows, targets, k, SBQ(noise)), strict=True
+    ):
+        np.testing.assert_array_equal(found.indices, exact.indices)
+        scale = np.abs(exact.weights).max()
+        np.testing.assert_allclose(found.weights, exact.weights, rtol=1e-6, atol=1e-9 * scale)
 
 
 @needs_gpu
@@ -244,6 +262,30 @@ def test_correct_steps_reach_c_and_n_by_either_way():
     assert (states[0].n[5:] > -torch.inf).all()
     for name in ("c", "n", "products", "upper_bounds"):
         torch.testing.assert_close(getattr(states[0], name), getattr(states[1], name))
+
+
+def test_copies_are_left_out_for_good():
+    """Copies of a picked row have no new direction; within float32's error they might."""
+    rng = np.random.default_rng(0)
+    rows = rng.standard_normal((60, 16)).astype(np.float32)
+    rows[30:] = 2 * rows[:30]
+    aims = rng.standard_normal((3, 16))
+    exact = [select(rows, aim, 10, SBQ()) for aim in aims]
+    with using("torch"):
+        found = select(rows, aims, 10, SBQ())
+    for one, other in zip(exact, found, strict=True):
+        np.testing.assert_array_equal(one.indices, other.indices)
+
+
+def test_a_target_that_is_matched_stops_the_others_in_no_way():
+    rng = np.random.default_rng(1)
+    rows = rng.standard_normal((80, 12)).astype(np.float32)
+    aims = np.stack([rows[3].astype(float), rng.standard_normal(12)])
+    with using("torch"):
+        first, second = select(rows, aims, 6, SBQ())
+    assert first.indices.tolist() == [3]
+    assert first.stopped == "residual"
+    np.testing.assert_array_equal(second.indices, select(rows, aims[1], 6, SBQ()).indices)
 
 
 @pytest.mark.parametrize("noise", [0.0, 5.0])

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from exempla.selection import SBQ, MatchingPursuit, Sharded, select
+from exempla.selection.candidate_scores import Steps
 from exempla.selection.engine import Basis
 from exempla.selection.numba_rows import NumbaRows
-from exempla.selection.rows import ArrayCandidates, ArrayRows, Rule, Steps
+from exempla.selection.rows import ArrayCandidates, ArrayRows, Rule
 from exempla.selection.sharded import ShardedCandidates
 from tests.selection.test_engine import using
 

@@ -144,8 +144,12 @@ def test_only_what_is_missing_is_made(tmp_path, monkeypatch):
         files[i].unlink()
     before = {path: path.stat().st_mtime_ns for path in shards(tmp_path)}
     asked = []
-    plain = stored_module._fill
-    monkeypatch.setattr(stored_module, "_fill", lambda *a: (asked.append(a[1]), plain(*a))[1])
+    plain = stored_module._rows_of
+    monkeypatch.setattr(
+        stored_module,
+        "_rows_of",
+        lambda missing, **job: (asked.append(missing), plain(missing, **job))[1],
+    )
     again = explainer(model, tmp_path).fit(data).embeddings[0].rows
     np.testing.assert_array_equal(again[:], whole)
     assert asked == [[(0, 113), (339, 452), (452, 565)]]
@@ -294,7 +298,7 @@ def test_nan_in_the_middle_is_named_by_its_row(tmp_path):
 def test_a_full_disk_is_said_before_it_is_full(tmp_path, monkeypatch):
     model, data = problem()
     monkeypatch.setattr(
-        stored_module.shutil, "disk_usage", lambda _: type("usage", (), {"free": 100})()
+        "exempla.store.folder.disk_usage", lambda _: type("usage", (), {"free": 100})()
     )
     with pytest.raises(ExemplaError, match="GiB free: free some space"):
         explainer(model, tmp_path).fit(data)

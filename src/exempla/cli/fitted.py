@@ -11,7 +11,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -38,10 +38,11 @@ from exempla.tables import (
     borrow_names,
     choose_model,
     cross_validated_accuracy,
-    default_image_model,
+    image_features,
     read_table,
     show_columns,
     split,
+    tuned_classifier,
 )
 from exempla.tables.dataset import Dataset, RowView, merge_labels, spellings
 from exempla.tables.models.choose import Compared, tree_columns
@@ -75,6 +76,8 @@ class Fitted:
     options: Namespace
     compared: tuple[Compared, ...] = ()
     """The candidates among which the model was chosen by cross-validation."""
+    features: Any = None
+    """The fitted features of images, which `parts` has in place of their pixels."""
 
     @property
     def regression(self) -> bool:
@@ -94,6 +97,10 @@ class Fitted:
         if self.options.model is None and hasattr(self.model, "steps"):
             return self.model[-1], self.model[:-1].transform
         return self.model, lambda X: X
+
+    def featured(self, parts: Split) -> Split:
+        """Return the parts with the features of images in place of their pixels."""
+        return parts if self.features is None else _featured(parts, self.features.transform)
 
     def refit(self, positions: np.ndarray, weights: np.ndarray | None = None) -> Any:
         """Return the model trained on some of the training rows, with the same random state."""
@@ -246,7 +253,17 @@ def one_thread(X: Any) -> AbstractContextManager[Any]:
 def _fit(job: Job, dataset: Dataset, parts: Split, linear: bool, differentiable: bool) -> Fitted:
     """Choose the model, report its accuracy, and fit it."""
     options = job.options
-    chosen, described = _chosen_model(options, dataset, parts, linear, differentiable)
+    features = None
+    if dataset.is_images and options.model is None:
+        # They look at no label, so they are computed once, for all fits and for the question.
+        kind = "pixels" if differentiable else "patches"
+        features = image_features(parts.X_train, parts.y_train, kind=kind, seed=options.seed)
+        with waiting(f"computing the features of {len(dataset):,} images"):
+            parts = _featured(parts, features.fit(parts.X_train).transform)
+        chosen = Chosen(tuned_classifier(parts.X_train, parts.y_train, options.seed))
+        described = f"logistic regression on the {kind} of the images"
+    else:
+        chosen, described = _chosen_model(options, dataset, parts, linear)
     if chosen.compared:
         job.say(chosen.table())
     model, (X, y) = chosen.model, (parts.X_train, parts.y_train)
@@ -254,11 +271,9 @@ def _fit(job: Job, dataset: Dataset, parts: Split, linear: bool, differentiable:
     with own if options.model else nullcontext():
         accuracy = chosen.accuracy
         if accuracy is None:
-            # Image features look at no label, so they are computed once, not once per fold.
-            cached = dataset.is_images and options.model is None and hasattr(model, "steps")
-            scored = (model[-1], model[:-1].fit(X).transform(X)) if cached else (model, X)
-            accuracy = cross_validated_accuracy(*scored, y, seed=options.seed)
-        found = Fitted(dataset, parts, model, accuracy, described, options, chosen.compared)
+            accuracy = cross_validated_accuracy(model, X, y, seed=options.seed)
+        known = accuracy, described, options, chosen.compared, features
+        found = Fitted(dataset, parts, model, *known)
         job.say(f"Model: {described}; {' '.join(found.accuracy_words())}.")
         if accuracy.warning:
             job.warn(accuracy.warning)
@@ -269,20 +284,21 @@ def _fit(job: Job, dataset: Dataset, parts: Split, linear: bool, differentiable:
 
 
 def _chosen_model(
-    options: Namespace, dataset: Dataset, parts: Split, linear: bool, differentiable: bool
+    options: Namespace, dataset: Dataset, parts: Split, linear: bool
 ) -> tuple[Chosen, str]:
     """Return the unfitted model, with its comparison if there was one, and its description."""
     X, y = parts.X_train, parts.y_train
     if options.model:
         return Chosen(_prepared(load_model(options.model), dataset.columns)), options.model
-    if dataset.is_images:
-        kind = "pixels" if differentiable else "patches"
-        model = default_image_model(X, y, kind=kind, seed=options.seed)
-        return Chosen(model), f"logistic regression on the {kind} of the images"
     chosen = choose_model(
         dataset.table, dataset.columns, X, y, rows=parts.train, seed=options.seed, linear=linear
     )
     return chosen, describe(chosen.model)
+
+
+def _featured(parts: Split, transform: Callable[[Any], Any]) -> Split:
+    inputs = {name: getattr(parts, name) for name in ("X_train", "X_test", "X_curated")}
+    return replace(parts, **{n: X if X is None else transform(X) for n, X in inputs.items()})
 
 
 def describe(model: Any) -> str:

@@ -174,6 +174,7 @@ def _fix_labels(parser: ArgumentParser) -> None:
          "also write the suspects for other tools: label-studio, fiftyone, cleanlab, spotlight, "
          "separated by commas (import decisions with exempla review --import)",
          type=_tools, default=())
+    _store(parser)
     _fail_above(parser, "a larger share of the labels is expected to be wrong")
     _output(parser)
 
@@ -228,6 +229,7 @@ def _summarize(parser: ArgumentParser) -> None:
     _add(parser, "--total", None,
          "what the weights sum to: chosen on held-out rows (default), k, or the number of rows",
          choices=("auto", "k", "n"), default="auto")
+    _store(parser)
     _fail_above(parser, "the summary loses more accuracy than this")
     _output(parser)
 

@@ -15,10 +15,10 @@ from __future__ import annotations
 import os
 import socket
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
 from time import monotonic, sleep
@@ -119,6 +119,8 @@ def _on_gpu(share: StoredRows) -> Any:
     return out
 
 
+_note = partial(say, always=True)
+"""Print a message: `select` has no `progress=`."""
 _OUT_OF_MEMORY = "ran out of memory: use more shards, or machines with more memory."
 _MAX_INLINE_BYTES = 100 * 1024
 """Larger messages are put into Ray's object store once instead of being sent to each actor."""
@@ -139,6 +141,13 @@ def _raised_by_task(problem: Any) -> Exception:
         return ExemplaError(str(problem.cause))
     memory = isinstance(problem.cause, MemoryError)
     return ExemplaError(f"a worker {_OUT_OF_MEMORY}") if memory else problem
+
+
+def _no_room(who: str, patience: float) -> ExemplaError:
+    return ExemplaError(
+        f"{who} did not start within {patience:g} s: the cluster has no room. Wait for other jobs "
+        "to end, add a machine, or give OnRay(cpus=…) less."
+    )
 
 
 class RayTransport(Transport):
@@ -187,7 +196,7 @@ class RayTransport(Transport):
             raise self._died(place, str(problem)) from None
         except RayActorError:
             self.traffic.restarts += 1
-            say(f"the worker of {self.names[place]} was lost; restoring its state in a new one")
+            _note(f"the worker of {self.names[place]} was lost; restoring its state in a new one")
             self.wait_for(place)
             return None
 
@@ -204,11 +213,7 @@ class RayTransport(Transport):
                 raise self._died(place, str(problem)) from None
             except (RayActorError, GetTimeoutError):
                 if monotonic() >= deadline:
-                    raise ExemplaError(
-                        f"the worker of {self.names[place]} did not start within "
-                        f"{self.patience:g} s: the cluster has no room for it. Wait for other jobs "
-                        "to end, add a machine, or give OnRay(cpus=…) less."
-                    ) from None
+                    raise _no_room(f"the worker of {self.names[place]}", self.patience) from None
                 sleep(_POLL_SECONDS)
 
     def _died(self, place: int, why: str) -> ExemplaError:
@@ -241,8 +246,8 @@ class OnRay(Backend):
         named by RAY_ADDRESS or running on this machine, then a new one on this machine, started for
         the job.
     cpus, gpus : float, default 1.0 and 0.0
-        Resources of each actor. If there are more shards than processors, each actor gets a
-        fraction of one, and a note says so. With a GPU, its rows are kept there.
+        Resources of each actor. If fewer processors are free than there are shards, each actor
+        gets a fraction of one, and a note says so. With a GPU, its rows are kept there.
     restarts : int, default 5
         How often each actor may be restarted.
     folder : path, optional
@@ -309,7 +314,7 @@ class OnRay(Backend):
                 Path(self.folder).mkdir(parents=True, exist_ok=True)
             made = tempfile.TemporaryDirectory(prefix="exempla-rows-", dir=self.folder)
         folder = stack.enter_context(made)
-        say(f"writing {len(array)} rows ({array.nbytes / 2**20:.0f} MiB) to {folder} for Ray")
+        _note(f"writing {len(array)} rows ({array.nbytes / 2**20:.0f} MiB) to {folder} for Ray")
         return in_files(array, folder, shards)
 
     def _cpus_per_actor(self, actors: int, ray: Any) -> float:
@@ -322,13 +327,19 @@ class OnRay(Backend):
                     f"has {have.get(name, 0.0):g}: give fewer shards, or OnRay({name.lower()}s=…) "
                     "less."
                 )
-        available = have.get("CPU", 0.0)
-        if actors * self.cpus <= available:
+        least, deadline = actors * min(self.cpus, _MIN_CPUS), monotonic() + self.patience
+        while (free := ray.available_resources().get("CPU", 0.0)) < least:
+            if monotonic() >= deadline:
+                raise _no_room("the workers", self.patience)
+            sleep(_POLL_SECONDS)
+        if actors * self.cpus <= free:
             return self.cpus
-        # With 1/m of a CPU each, m actors fit on every CPU of every machine.
-        cpus = min(self.cpus, 1 / -(-actors // available))
-        say(
-            f"{actors} shards share {available:g} CPUs: each worker gets {cpus:g} CPUs instead of "
+        # With 1/m of a CPU each, m actors fit on every free CPU of every machine. Ray counts 1e-4.
+        share = 1 / -(-actors // int(free)) if free >= 1 else _MIN_CPUS
+        cpus = min(self.cpus, int(1e4 * share) / 1e4)
+        shared = f"{free:g} {'free ' * (free < have['CPU'])}CPU{'s' * (free != 1)}"
+        _note(
+            f"{actors} shards share {shared}: each worker gets {cpus:g} CPUs instead of "
             f"{self.cpus:g}. The result is the same; the workers run slower."
         )
         return cpus
@@ -369,7 +380,7 @@ def _cluster(address: str | None) -> Iterator[Any]:
                 f"no Ray cluster answers at {named!r} ({why}): start one with `ray start --head`, "
                 "or omit the address."
             ) from None
-        say("no Ray cluster is running; starting one on this machine for the job")
+        _note("no Ray cluster is running; starting one on this machine for the job")
         ray.init(include_dashboard=False, **quiet)
     try:
         yield ray
@@ -429,41 +440,32 @@ def fit_on_ray(
         explainer.store = store
         explainer.fit(train, ids, part=(i, n))
 
-    with showing(explainer.progress), _cluster((on or OnRay()).address) as ray:
-        _run_parts(ray, part, parts, on or OnRay(), (sent, train))
+    on = on or OnRay()
+    with showing(explainer.progress), _cluster(on.address) as ray:
+        from ray.exceptions import RayTaskError, WorkerCrashedError
+
+        room = _max_tasks(on, ray)  # first: a task that fits on no machine would wait forever
+        parts = parts or room
+        task = ray.remote(part).options(
+            num_cpus=on.cpus, num_gpus=on.gpus, max_retries=on.restarts,
+            scheduling_strategy="SPREAD",
+        )  # fmt: skip
+        given = ray.put(sent), ray.put(train)
+        try:
+            with counter("embedding", parts) as bar:
+                # The first runs alone, because it computes what all parts share.
+                for some in (range(1, 2), range(2, parts + 1)):
+                    for done in [task.remote(i, parts, *given) for i in some]:
+                        ray.get(done)
+                        bar.update()
+        except RayTaskError as problem:
+            raise _raised_by_task(problem) from None
+        except WorkerCrashedError as problem:
+            raise ExemplaError(
+                f"a part died more than {on.restarts} times ({problem}): check the machines and "
+                "their memory. The finished parts are kept."
+            ) from None
     return explainer.fit(train, ids)
-
-
-def _run_parts(
-    ray: Any, work: Callable[..., None], parts: int | None, on: OnRay, shared: tuple[Any, ...]
-) -> None:
-    """Run work(i, n, *shared) for the parts 1 … n as tasks of a Ray cluster.
-
-    The first runs alone, because it computes what all parts share. A lost task is repeated up to
-    `on.restarts` times.
-    """
-    from ray.exceptions import RayTaskError, WorkerCrashedError
-
-    room = _max_tasks(on, ray)  # first: a task that fits on no machine would wait forever
-    parts = parts or room
-    task = ray.remote(work).options(
-        num_cpus=on.cpus, num_gpus=on.gpus, max_retries=on.restarts,
-        scheduling_strategy="SPREAD",
-    )  # fmt: skip
-    given = [ray.put(thing) for thing in shared]
-    try:
-        with counter("embedding", parts) as bar:
-            for some in (range(1, 2), range(2, parts + 1)):
-                for done in [task.remote(i, parts, *given) for i in some]:
-                    ray.get(done)
-                    bar.update()
-    except RayTaskError as problem:
-        raise _raised_by_task(problem) from None
-    except WorkerCrashedError as problem:
-        raise ExemplaError(
-            f"a part died more than {on.restarts} times ({problem}): check the machines and their "
-            "memory. The finished parts are kept."
-        ) from None
 
 
 def _max_tasks(on: OnRay, ray: Any) -> int:

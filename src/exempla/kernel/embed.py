@@ -41,7 +41,8 @@ from exempla.arrays import (
 from exempla.checks import whole_number
 from exempla.errors import ExemplaError
 from exempla.kernel.basis import Sketch
-from exempla.kernel.fisher import FisherEvidence, Metric, TrainingRows, estimate_fisher
+from exempla.kernel.damping import FisherEvidence
+from exempla.kernel.fisher import Metric, TrainingRows, estimate_fisher
 from exempla.kernel.sketch import SAMPLE_PER_DIRECTION, FitCost, auto_width, choose_sketch
 from exempla.memory import Forecast, announce, available_memory, explain_bytes
 from exempla.oracles import is_checkpoint
@@ -166,10 +167,13 @@ def find_basis(
     basis = choose_sketch(oracle, train, sketch, sample, dual=not diagonal, budget=limit)
     if basis.exact:
         return basis, np.arange(count)
-    wanted = SAMPLE_PER_DIRECTION * basis.width
-    if basis.given_up and len(positions) > wanted:
-        positions = positions[np.linspace(0, len(positions) - 1, wanted).astype(np.int64)]
-    return basis, positions
+    # the examples that the basis was computed from come first
+    first = positions[:0] if basis.seen is None else positions[basis.seen]
+    others = positions if basis.seen is None else np.delete(positions, basis.seen)
+    wanted = max(SAMPLE_PER_DIRECTION * basis.width - len(first), 0)
+    if basis.given_up and len(others) > wanted:
+        others = others[np.linspace(0, len(others) - 1, wanted).astype(np.int64)]
+    return basis, np.concatenate([first, others])
 
 
 @dataclass(frozen=True)
@@ -223,18 +227,21 @@ class Embedding:
         """Return 1 / metric in the directions that the sketch drops."""
         return self.metric.residual_inverse(self.residual_eigenvalue, damping)
 
-    def residual_passes(self, examples: Examples, labels: Labels) -> float:
-        """Return the cost of raw products with these examples, in passes over the training set.
+    @cached_property
+    def _example_cost(self) -> tuple[FitCost, float, int]:
+        """Cost of passes, operations of a product of two scores, and memory of one, in bytes."""
+        one = next(iter(self.oracle.scores(self.train.take(np.array([0])))))
+        compact, work = one.compact(), tuple(f.work for f in one.factors)
+        job = FitCost(self.oracle.n_parameters, len(self.train), 1.0, work)
+        return job, sum(f.work.gram for f in compact.factors), compact.nbytes
 
-        It is 0 if they take at most `FREE_FLOPS` operations. Scoring one example gives their size.
+    def residual_passes(self, count: int) -> float:
+        """Return the cost of raw products with so many examples, in passes over the training set.
+
+        It is 0 if they take at most `FREE_FLOPS` operations.
         """
-        n = len(self.train)
-        one = next(iter(self.oracle.scores(examples.take(np.array([0])), labels)))
-        compact = one.compact()
-        job = FitCost(self.oracle.n_parameters, n, 1.0, tuple(f.work for f in one.factors))
-        gram = sum(f.work.gram for f in compact.factors)
-        passes = -(-len(examples) * compact.nbytes // MAX_FACTOR_BYTES)
-        total = passes * job.passes(n) + float(n) * len(examples) * gram
+        n, (job, gram, size) = len(self.train), self._example_cost
+        total = -(-count * size // MAX_FACTOR_BYTES) * job.passes(n) + float(n) * count * gram
         return 0.0 if total <= FREE_FLOPS else total / job.passes(n)
 
     # ---- rows
@@ -261,13 +268,36 @@ class Embedding:
 
         return torch.as_tensor(rows).to(device)
 
-    def embed(self, examples: Examples, labels: Labels) -> tuple[Array, np.ndarray]:
-        """Embed other examples; return rows and, for an exact span, squared residual norms."""
-        parts, residual = [], []
+    def train_products(
+        self, right: Examples, labels: Labels, mix: np.ndarray | None, scores: ScoreRows | None
+    ) -> np.ndarray:
+        """Return raw products with all training scores; the first pass gives their norms, too."""
+        norms2: Any = None if "residual_norms2" in self.__dict__ else []
+        both: tuple[Labels, Labels] = "true", labels
+        found = raw_products(self.oracle, self.train, right, mix, both, (None, scores), norms2)
+        if norms2:
+            inside = row_squares(self.rows)
+            self.__dict__["residual_norms2"] = np.maximum(np.concatenate(norms2) - inside, 0.0)
+        return found
+
+    def embed(
+        self, examples: Examples, labels: Labels, held: list[ScoreRows] | None = None
+    ) -> tuple[Array, np.ndarray]:
+        """Embed other examples; return rows and, for an exact span, squared residual norms.
+
+        `held` receives their scores, if they take no more than `MAX_FACTOR_BYTES`.
+        """
+        parts, residual, size = [], [], 0
         batches = self.oracle.scores(examples, labels)
         for batch in track_rows(batches, "scoring the test examples", len(examples)):
             rows = self.sketch.project(batch)
             parts.append(rows)
+            if held is not None:
+                held.append(batch.compact())
+                size += held[-1].nbytes
+                if size > MAX_FACTOR_BYTES:
+                    held.clear()
+                    held = None
             if self.sketch.residual_penalty is not None:
                 inside = row_squares(rows).astype(np.float64)
                 residual.append(np.maximum(batch.norm2() - inside, 0.0))
@@ -317,19 +347,29 @@ def raw_products(
     right: Examples,
     mix: np.ndarray | None = None,
     labels: tuple[Labels, Labels] = ("true", "true"),
+    held: tuple[ScoreRows | None, ScoreRows | None] = (None, None),
+    norms2: list[np.ndarray] | None = None,
 ) -> np.ndarray:
     """Return s_i·s_j over all parameters, (n_left, n_right).
 
     One pass over the left examples is made per `MAX_FACTOR_BYTES` of factors on the right. `mix` is
-    as for `solve.query_kernel`; `labels` are those of either side.
+    as for `solve.query_kernel`; `labels` are those of either side, and `held` its scores if they
+    are in memory. The first pass adds ‖s_i‖² of the left examples to `norms2`.
     """
     columns, start = [], 0
-    for query in _groups(oracle.scores(right, labels[1])):
+    for query in _groups(oracle.scores(right, labels[1])) if held[1] is None else [held[1]]:
         own = None if mix is None else mix[start : start + len(query)]
         start += len(query)
-        batches = track_rows(oracle.scores(left, labels[0]), "residual products", len(left))
-        found = (batch.gram(query) for batch in batches)
-        columns.append(np.concatenate([part if own is None else part @ own for part in found]))
+        batches = oracle.scores(left, labels[0]) if held[0] is None else iter([held[0]])
+        parts = []
+        for batch in track_rows(batches, "residual products", len(left)):
+            found = batch.gram(query)
+            parts.append(found if own is None else found @ own)
+            if norms2 is not None:
+                norms2.append(batch.norm2())
+            del batch  # the next pass needs its memory
+        columns.append(np.concatenate(parts))
+        norms2 = None
     return np.concatenate(columns, axis=1) if mix is None else np.sum(columns, axis=0)
 
 
@@ -377,6 +417,7 @@ def embed_training_set(
             rest = train if len(missing) == len(train) else train.take(missing)
             for batch in track_rows(oracle.scores(rest), "scoring the training set", len(rest)):
                 found.put(missing[batch.sample], basis.project(batch))
+                del batch  # the next pass needs its memory
         rows = found.rows
     refuse_unusable(rows, "the training examples")
     evidence = with_rows(evidence, oracle, basis, rows)

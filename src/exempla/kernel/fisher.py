@@ -1,4 +1,4 @@
-"""The Fisher metric in sketch space: its estimate, its damping, and how it is applied to rows.
+"""The Fisher metric in sketch space: its estimate, and how it is applied to rows.
 
 `estimate_fisher` sums r rᵀ over Fisher rows r in one pass and returns a `Metric` with the
 statistics from which a damping is chosen. Metrics are the full matrix, which keeps correlations
@@ -8,23 +8,6 @@ for any damping.
 The norm of a full score costs as much as a good part of a backward pass, and only the residual of
 the sketch needs it. Norms are therefore measured on some of the rows, and the share of a row inside
 the basis that is found there is used for all.
-
-The damping is added to every eigenvalue of the metric and is chosen from data by default. A rule
-turns what was measured of the Fisher matrix (`FisherEvidence`) into a value and its reason.
-`damping="auto"` means a different rule for each use, because each use asks something else
-(`AUTO_RULES`; the defaults were compared by retraining):
-
-* influence predicts a refit. The weights of a network may not move further than a linear
-  approximation reaches; "trust" bounds that distance. It was chosen on `benchmarks.truths`, where
-  its worst loss against the best damping is the smallest of all rules tried. A model that is linear
-  in its parameters has no such limit and uses "implicit", which is close to zero at an optimum.
-* selection on unit rows compares directions of scores. A few examples with very long scores must
-  not dominate the metric; "per-effective-row" wins (`benchmarks.damping`).
-* an attack on inputs uses "per-row" up to 4096 parameters and "per-effective-row" above, where the
-  Fisher matrix of a sample has many empty directions.
-* a summary ("summary") uses none: the posterior around the fitted model takes its place.
-* label repair with SBQ ("labels") takes multiples of "per-row" and picks the one that separates
-  right from wrong labels best (`exempla.tasks.labels.fisher`).
 """
 
 from __future__ import annotations
@@ -32,7 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal
+from itertools import chain
+from typing import Any
 
 import numpy as np
 from scipy.linalg.lapack import dpotrf, dtrtri
@@ -41,15 +25,17 @@ from exempla.arrays import (
     Array,
     as_like,
     concatenate,
+    in_double,
     is_tensor,
     on_device_of,
     solve_lower,
     to_numpy,
 )
 from exempla.errors import ExemplaError
-from exempla.kernel.basis import FisherSum, Sketch
+from exempla.kernel.basis import FisherSum, IdentitySketch, Sketch
+from exempla.kernel.damping import FisherEvidence
 from exempla.memory import PIECE_BYTES, available_memory
-from exempla.oracles.base import MANY, Examples, Oracle, ScoreRows
+from exempla.oracles.base import MANY, Examples, Factors, Oracle, ScoreRows, as_slice
 from exempla.progress import track_rows
 
 # ---- metrics
@@ -102,6 +88,8 @@ class DiagonalMetric(_DampedMetric):
         return self.whiten(self.whiten(rows, damping), damping)
 
 
+_KEPT_WIDTH = 3072
+"""Coordinates up to which the factors of two dampings are kept, 72 MiB each."""
 _JITTER = 1e-10
 """Multiple of the mean eigenvalue that is added to a metric that is singular without damping."""
 _SINGULAR = (
@@ -110,42 +98,57 @@ _SINGULAR = (
 
 
 class _Factor:
-    """The Cholesky factor L of M = F + λR + damping·I, in the lower triangle of `lower`."""
+    """The Cholesky factor L of M = F + λR + damping·I, in the lower triangle of `lower`.
 
-    def __init__(self, matrix: np.ndarray, damping: float) -> None:
-        self.damping = damping
+    It is computed on the host, or on the GPU of the rows that it is for.
+    """
+
+    def __init__(self, matrix: np.ndarray, damping: float, device: Any) -> None:
+        self.damping, self.device = damping, device
         for jitter in (0.0, _JITTER * float(np.trace(matrix)) / len(matrix)):
-            # symmetric: the transpose is the same matrix in LAPACK's order
-            total: Any = np.array(matrix, dtype=np.float64).T
-            total[np.diag_indices_from(total)] += damping + jitter
-            lower, failed = dpotrf(total, lower=1, clean=0, overwrite_a=1)
+            self.jitter = jitter
+            if device is None:
+                # symmetric: the transpose is the same matrix in LAPACK's order
+                total: Any = np.array(matrix, dtype=np.float64).T
+                total[np.diag_indices_from(total)] += damping + jitter
+                self.lower, failed = dpotrf(total, lower=1, clean=0, overwrite_a=1)
+            else:
+                import torch
+
+                total = torch.as_tensor(matrix, device=device, dtype=torch.float64).clone()
+                total.diagonal().add_(damping + jitter)
+                self.lower, failed = torch.linalg.cholesky_ex(total)
             if not failed:
-                self.lower: np.ndarray = lower
-                self.jitter = jitter
                 return
         raise ExemplaError(_SINGULAR)
 
     @cached_property
-    def inverse(self) -> np.ndarray:
+    def inverse(self) -> Array:
         """L⁻ᵀ."""
-        return dtrtri(np.tril(self.lower), lower=1)[0].T
+        if self.device is None:
+            return dtrtri(np.tril(self.lower), lower=1)[0].T
+        import torch
+
+        eye = torch.eye(len(self.lower), device=self.device, dtype=torch.float64)
+        return torch.linalg.solve_triangular(self.lower, eye, upper=False).T
 
 
 class FullMetric(_DampedMetric):
     """M = F + λR + damping·I, applied through one Cholesky factor per damping.
 
-    The factor of the last damping is kept. Threads may use different dampings, because a factor is
-    replaced and never changed.
+    The factor of the last damping is kept, of up to `_KEPT_WIDTH` coordinates that of the last two:
+    `explain` needs those of selection and of influence. Threads may use different dampings, because
+    a factor is replaced and never changed.
     """
 
     name = "full"
-    _last: _Factor | None = None
+    _kept: tuple[_Factor, ...] = ()
 
     def __getstate__(self) -> dict[str, Any]:
         return {"matrix": self.matrix}
 
     def whiten(self, rows: Array, damping: float) -> Array:
-        factor = self._factor(damping)
+        factor = self._factor(damping, rows)
         if isinstance(rows, np.ndarray):
             white = solve_lower(factor.lower, rows)
         else:
@@ -159,194 +162,21 @@ class FullMetric(_DampedMetric):
         return white
 
     def solve(self, rows: Array, damping: float) -> Array:
-        white, factor = self.whiten(rows, damping), self._factor(damping)
+        white, factor = self.whiten(rows, damping), self._factor(damping, rows)
         if isinstance(white, np.ndarray):
             return solve_lower(factor.lower, white, transposed=True)
         return white @ as_like(factor.inverse.T, white)
 
-    def _factor(self, damping: float) -> _Factor:
-        last = self._last  # read once: another thread may replace it
-        if last is None or last.damping != damping:
-            self._last = None  # frees the memory of the other factor
-            self._last = last = _Factor(self.matrix, damping)
-        return last
-
-
-# ---- damping
-
-Use = Literal["influence", "selection", "attack", "labels", "summary"]
-"""What a damping is for."""
-
-
-@dataclass(frozen=True)
-class FisherEvidence:
-    """Statistics of the mean Fisher matrix F = (1/n) Σ r rᵀ from which a rule chooses a damping."""
-
-    trace: float
-    """Trace over all parameters, before any sketch."""
-    rows: int
-    """R, the number of weighted (example, class) rows r in the sum."""
-    energy2: float
-    """Σ ‖r‖⁴."""
-    squared_norm: float
-    """‖F‖² (Frobenius) in the sketch."""
-    examples: int
-    """n, the number of examples in the sum."""
-    parameters: int
-    share: float = 1.0
-    """Share of the trace that the sketch keeps."""
-    gradient_gap: float | None = None
-    """‖mean score − λRθ̂‖ / ‖θ̂‖, the distance from a stationary point; None if θ̂ is unknown."""
-    trained: int = 0
-    """Number of training examples; `examples` may be a sample of them."""
-    misfit: float = 1.0
-    """κ, the mean squared length of the training scores divided by its expectation under the model
-    (the trace). Near 1 for a calibrated model, near 0 for one that memorised its training set."""
-    weight_square: float | None = None
-    """Typical squared weight: harmonic mean over parameters of the mean square of their layer. None
-    for a model with fewer than two layers."""
-    from_run: bool = False
-    """Whether the model is one of several snapshots of a run; `weight_square` is then that of the
-    last one."""
-
-
-@dataclass(frozen=True)
-class Damping:
-    """A value and the rule that chose it, in words."""
-
-    value: float
-    rule: str
-
-
-_TRUST_RADIUS, SNAPSHOT_TRUST_RADIUS = 0.5, 1.0
-"""ρ² of the rule "trust" in units of the typical squared weight: for one model, and for each of
-several snapshots of a run (`benchmarks.truths`)."""
-_MIN_SHARE_OF_MEAN_EIGENVALUE = 1e-6
-"""Smallest damping chosen by a rule, relative to the mean eigenvalue of the Fisher matrix."""
-_MAX_PER_ROW_PARAMETERS = 4096
-"""Up to this many parameters an attack uses "per-row"."""
-
-
-def trust(evidence: FisherEvidence) -> Damping:
-    """Return κ / (n ρ²), the eigenvalue below which leaving examples out moves weights too far.
-
-    Leaving out a fraction of n examples changes the mean score along an eigenvector of eigenvalue σ
-    by about √(κσ/n), and the weights by √(κ/(nσ)). A network is linear in its weights only within
-    some fraction ρ of their size; directions with σ < κ/(nρ²) would leave that range and are
-    damped. Each snapshot of a run accounts for a part of the way only, so its radius is larger.
-    """
-    if evidence.weight_square is None or not evidence.trained:
-        return implicit(evidence)
-    radius = SNAPSHOT_TRUST_RADIUS if evidence.from_run else _TRUST_RADIUS
-    value = evidence.misfit / (evidence.trained * radius * evidence.weight_square)
-    return Damping(
-        max(value, _floor(evidence)), "trust: weights may move by about their own size, not further"
-    )
-
-
-def implicit(evidence: FisherEvidence) -> Damping:
-    """Return ‖mean score − λRθ̂‖ / ‖θ̂‖, the L2 penalty that would balance the mean score.
-
-    A model at its optimum needs none and gets only what keeps the metric invertible.
-    """
-    if evidence.gradient_gap is None:
-        return per_row(evidence)
-    value = max(evidence.gradient_gap, _floor(evidence))
-    return Damping(value, "implicit: length of the mean score / length of the weights")
-
-
-def per_row(evidence: FisherEvidence) -> Damping:
-    """Return trace(F) / R, the mean contribution of one row.
-
-    A direction supported by less than one row's worth of data is not trusted.
-    """
-    value = evidence.trace / max(evidence.rows, 1)
-    return Damping(value, f"per-row: trace of the Fisher / its {evidence.rows} rows")
-
-
-def per_effective_row(evidence: FisherEvidence) -> Damping:
-    """Return trace(F) divided by the effective number of rows, (Σ‖r‖²)² / Σ‖r‖⁴.
-
-    It equals "per-row" if all rows have the same length, and grows if a few rows dominate.
-    """
-    total = evidence.trace * evidence.examples
-    effective = total**2 / evidence.energy2 if evidence.energy2 > 0 else 1.0
-    value = evidence.trace / effective
-    return Damping(
-        value, f"per-effective-row: trace of the Fisher / {effective:.1f} effective rows"
-    )
-
-
-def shrinkage(evidence: FisherEvidence) -> Damping:
-    """Return the optimal shrinkage of Ledoit and Wolf towards a multiple of the identity.
-
-    (1−ρ)F + ρmI has the directions of F + ρm/(1−ρ)·I, with m = trace/P and
-    ρ = E‖F − EF‖² / ‖F − mI‖², the numerator estimated from the spread of the R rows.
-    """
-    mean = evidence.trace / evidence.parameters
-    scale = evidence.rows / evidence.examples
-    spread = scale**2 * evidence.energy2 / evidence.rows - evidence.squared_norm
-    distance = evidence.squared_norm - mean**2 * evidence.parameters
-    share = float(np.clip(spread / evidence.rows / distance, 0.0, 0.999)) if distance > 0 else 0.999
-    value = share / (1.0 - share) * mean
-    return Damping(value, f"shrinkage: Ledoit-Wolf, {share:.3g} of the way to the identity")
-
-
-def _floor(evidence: FisherEvidence) -> float:
-    return _MIN_SHARE_OF_MEAN_EIGENVALUE * evidence.trace / evidence.parameters
-
-
-RULES = {
-    "trust": trust,
-    "implicit": implicit,
-    "per-row": per_row,
-    "per-effective-row": per_effective_row,
-    "shrinkage": shrinkage,
-}
-AUTO_RULES: dict[str, str] = {
-    "influence": "trust",
-    "selection": "per-effective-row",
-    "labels": "per-row",
-}
-"""The rule that damping="auto" stands for, where it does not depend on the model."""
-
-
-def check_damping(wanted: object, use: Use = "influence") -> str | float:
-    """Return the option if it is a rule or a number ≥ 0; a summary takes no named rule."""
-    if isinstance(wanted, str):
-        if wanted != "auto" and (use == "summary" or wanted not in RULES):
-            rules = "a number" if use == "summary" else f"one of {', '.join(RULES)}"
-            raise ExemplaError(f"damping={wanted!r} is not known: use a number, 'auto' or {rules}.")
-        return wanted
-    if isinstance(wanted, bool) or not isinstance(wanted, (int, float, np.number)):
-        raise ExemplaError(f"damping={wanted!r} is neither a number nor the name of a rule.")
-    if not (np.isfinite(wanted) and wanted >= 0):
-        raise ExemplaError(f"damping={wanted} is not usable: give a number of at least zero.")
-    return float(wanted)
-
-
-def resolve_damping(
-    wanted: str | float,
-    evidence: FisherEvidence | None,
-    metric: str = "full",
-    use: Use = "influence",
-) -> Damping:
-    """Return the number given, or the value of the named rule or of the default rule of this use.
-
-    Every job resolves `damping=` here. `evidence` may be None for a number, and for a summary,
-    which needs none.
-    """
-    if metric == "identity":
-        return Damping(0.0, "none: the identity metric has nothing to damp")
-    if not isinstance(wanted, str):
-        return Damping(float(wanted), "given")
-    if use == "summary":
-        return Damping(0.0, "none: the posterior around the fitted model takes its place")
-    assert evidence is not None
-    if wanted == "auto" and use == "attack":
-        small = evidence.parameters <= _MAX_PER_ROW_PARAMETERS
-        wanted = "per-row" if small else "per-effective-row"
-    return RULES[AUTO_RULES[use] if wanted == "auto" else wanted](evidence)
+    def _factor(self, damping: float, rows: Array) -> _Factor:
+        device = rows.device if is_tensor(rows) and rows.is_cuda else None
+        kept = self._kept  # read once: another thread may replace it
+        for factor in kept:
+            if (factor.damping, factor.device) == (damping, device):
+                return factor
+        self._kept = kept[:1] if len(self.matrix) <= _KEPT_WIDTH else ()  # frees their memory
+        factor = _Factor(self.matrix, damping, device)
+        self._kept = (factor, *self._kept)
+        return factor
 
 
 # ---- the estimate
@@ -373,6 +203,28 @@ class SumOfSquares:
         if sum(map(len, self._waiting)) >= ENOUGH:
             self._multiply()
 
+    def add_products(self, batch: ScoreRows) -> None:
+        """Add rows a ⊗ g, of which those of an example share the inputs a.
+
+        They sum to a aᵀ ⊗ Σ g gᵀ. One product of the inputs for every pair of outputs takes 2C
+        times fewer operations than C written-out rows of every example.
+        """
+        (factors,) = batch.factors
+        order = np.argsort(batch.sample, kind="stable")
+        first = np.flatnonzero(np.diff(batch.sample[order], prepend=-1))
+        a, g = in_double(factors.a[order[first]]), in_double(factors.g[order])
+        d, outputs = a.shape[1], g.shape[1]
+        if isinstance(self._total, float):
+            self._total = np.zeros((d * outputs, d * outputs))
+        blocks = self._total.reshape(d, outputs, d, outputs)
+        for one in range(outputs):
+            for other in range(one + 1):
+                weights = np.add.reduceat(g[:, one] * g[:, other], first)
+                block = a.T @ (weights[:, None] * a)
+                blocks[:, one, :, other] += block
+                if other < one:
+                    blocks[:, other, :, one] += block
+
     def done(self) -> np.ndarray:
         """Return the sum; nothing can be added afterwards."""
         if self._waiting:
@@ -387,11 +239,6 @@ class SumOfSquares:
         more = in_double(rows.T @ rows)
         more += self._total
         self._total = more
-
-
-def in_double(array: Array) -> Array:
-    """Return the array in float64 on the same device."""
-    return array.astype(np.float64, copy=False) if isinstance(array, np.ndarray) else array.double()
 
 
 MEASURED, MEASURED_LONG = 512, 64
@@ -441,8 +288,9 @@ class TrainingRows:
         """Set the rows of these training examples."""
         if self.rows is None:
             self.rows = _room_for(rows, len(self._found))
-        self._found[positions] = True
-        self.rows[positions] = on_device_of(rows, self.rows)
+        at = as_slice(positions)
+        self._found[at] = True
+        self.rows[at] = on_device_of(rows, self.rows)
 
     @property
     def missing(self) -> np.ndarray:
@@ -463,12 +311,11 @@ def estimate_fisher(
     The model's own penalty is added. `rows` collects the training rows that the pass gives.
     """
     fisher = "identity" if oracle.whitened else fisher
-    examples = train if len(positions) == len(train) else train.take(positions)
     found = basis.fisher_sum if fisher in ("true", "identity") else None
     basis.fisher_sum = None
     if found is None:
-        found = _sum_of_rows(oracle, examples, basis, fisher, rows)
-    n = len(examples)
+        found = _sum_of_rows(oracle, train, positions, basis, fisher, rows)
+    n = len(positions)
     mean = found.matrix
     mean /= n
     inside = n * float(np.sum(mean if mean.ndim == 1 else np.diag(mean)))
@@ -496,32 +343,61 @@ def estimate_fisher(
 
 
 def _sum_of_rows(
-    oracle: Oracle, examples: Examples, basis: Sketch, fisher: str, found: TrainingRows | None
+    oracle: Oracle,
+    train: Examples,
+    positions: np.ndarray,
+    basis: Sketch,
+    fisher: str,
+    found: TrainingRows | None,
 ) -> FisherSum:
-    """Sum r rᵀ over the model's Fisher rows, or over the scores for the empirical Fisher."""
+    """Sum r rᵀ over the model's Fisher rows, or over the scores for the empirical Fisher.
+
+    Rows that the basis was computed from come first: their norms are known.
+    """
+    known, basis.seen_rows = basis.seen_rows, ()
+    start = len(basis.seen) if known and basis.seen is not None and fisher != "empirical" else 0
+    rest = positions[start:]
+    examples = train if len(rest) == len(train) else train.take(rest)
     if fisher == "empirical":
         scored = oracle.scores(examples)
     elif found is not None:
         scored = oracle.fisher_and_scores(examples)
     else:
         scored = oracle.fisher_rows(examples)
-    batches = track_rows(scored, "estimating the Fisher", len(examples))
+    fresh = track_rows(scored, "estimating the Fisher", len(examples)) if len(rest) else ()
+    moved = (replace(batch, sample=batch.sample + start) for batch in fresh)
+    batches = chain(known, moved) if start else fresh
     total = SumOfSquares(diagonal=fisher == "diagonal")
     norms: _Norms | None = None
-    for batch in (piece for whole in batches for piece in pieces(whole, 8 * basis.width)):
+    for whole in batches:
         if norms is None:
-            long = batch.thinnest(oracle.layers) >= MANY
-            stride = -(-len(examples) // (MEASURED_LONG if long else MEASURED))
-            norms = _Norms(0 if basis.exact else stride)
-        rows = basis.project(batch)
-        if found is not None:
-            found.add(batch, rows)
-        if not batch.is_score:
-            norms.add(batch, rows)
-            total.add(rows)
+            long = whole.thinnest(oracle.layers) >= MANY
+            more = max((MEASURED_LONG if long else MEASURED) - start, 1)
+            norms = _Norms(0 if basis.exact else -(-len(positions) // more), long)
+        if not total.diagonal and isinstance(basis, IdentitySketch) and _shares_inputs(whole):
+            norms.add(whole, None)
+            total.add_products(whole)
+            continue
+        for batch in pieces(whole, 8 * basis.width):
+            rows = basis.project(batch)
+            if found is not None:
+                found.add(batch, rows)
+            if not batch.is_score:
+                norms.add(batch, rows, batch.sample[0] < start)
+                total.add(rows)
+            del batch
+        del whole  # the next pass needs the memory
     assert norms is not None  # there is an example, and it has a row
     energy, energy2 = norms.totals()
     return FisherSum(total.done(), energy, energy2, norms.rows)
+
+
+def _shares_inputs(batch: ScoreRows) -> bool:
+    """Return True if these are products of two NumPy arrays, several rows for an example."""
+    one, *others = batch.factors
+    plain = not others and type(one) is Factors and isinstance(one.a, np.ndarray)
+    fisher = batch.to_score is None and not batch.is_score
+    return plain and fisher and len(np.unique(batch.sample)) < len(batch)
 
 
 def pieces(batch: ScoreRows, row_bytes: int) -> Iterator[ScoreRows]:
@@ -546,25 +422,34 @@ class _Norms:
 
     stride: int
     """Every stride-th row is measured; 0 if the basis is exact and none has to be."""
+    in_batches: bool = False
+    """Measure as many rows in whole batches: for long examples, whose batches are small, the number
+    of operations per layer counts."""
     rows: int = 0
     """Number of rows with a probability above the cut."""
     seen: int = 0
+    measured: int = 0
     inside: Any = 0.0
     """(Σ ‖r‖², Σ ‖r‖⁴) in the basis."""
     inside_measured: Any = 0.0
     whole_measured: Any = 0.0
     """The same of the measured rows, in the basis and over all parameters."""
 
-    def add(self, batch: ScoreRows, projected: Array) -> None:
+    def add(self, batch: ScoreRows, projected: Array | None, every: bool = False) -> None:
+        """Add rows; `projected` may be missing if the basis is exact."""
         self.rows += len(batch) if batch.counted is None else batch.counted
-        energy = (projected * projected).sum(1)
+        energy = batch.squared_norms() if projected is None else (projected * projected).sum(1)
         self.inside = self.inside + _two_sums(energy)
         if not self.stride:
             return
         some = np.arange(-self.seen % self.stride, len(batch), self.stride)
-        self.seen += len(batch)
+        if every or self.in_batches:
+            due = every or self.measured * self.stride <= self.seen
+            some = np.arange(len(batch) if due else 0)
+        self.seen += 0 if every else len(batch)
+        self.measured += 0 if every else len(some)
         if len(some):
-            part = batch if self.stride == 1 else batch.take(some)
+            part = batch if len(some) == len(batch) else batch.take(some)
             self.inside_measured = self.inside_measured + _two_sums(energy[some])
             self.whole_measured = self.whole_measured + _two_sums(part.squared_norms())
 

@@ -43,6 +43,7 @@ from exempla.arrays import (
 )
 from exempla.checks import check_choice
 from exempla.errors import ExemplaError
+from exempla.kernel.damping import Damping, resolve_damping
 from exempla.kernel.embed import (
     Embedding,
     concatenate_models,
@@ -52,9 +53,8 @@ from exempla.kernel.embed import (
     unit_scale,
     whiten_rows,
 )
-from exempla.kernel.fisher import Damping, resolve_damping
 from exempla.kernel.solve import MAX_SELECTION_PASSES, SetInfluence, Solve, query_influence
-from exempla.oracles.base import CLASSES, Examples, Labels, Oracle
+from exempla.oracles.base import CLASSES, Examples, Labels, Oracle, ScoreRows
 from exempla.results import Features
 from exempla.store import StoredRows
 
@@ -76,10 +76,20 @@ class EmbeddedExamples(NamedTuple):
     rows: Array
     """In sketch space, not whitened."""
     labels: Labels = "true"
+    norms2: Any = None
+    """(n,) squared norm of each outside the span of an exact basis."""
+    scores: ScoreRows | None = None
+    """Their factors, if they are needed for the residual and take little memory."""
 
     def take(self, positions: np.ndarray) -> EmbeddedExamples:
         """Return some of the examples."""
         return EmbeddedExamples(self.examples.take(positions), self.rows[positions], self.labels)
+
+    def residual_norms2(self, oracle: Oracle) -> np.ndarray:
+        """Return the squared norm of each in the directions that the sketch drops."""
+        if self.scores is None:
+            return residual_norms2(oracle, self.examples, self.rows, self.labels)
+        return np.maximum(self.scores.norm2() - row_squares(self.rows), 0.0)
 
 
 class Query:
@@ -107,21 +117,20 @@ class Query:
         return len(self.examples[0])
 
     @cached_property
-    def scored(self) -> list[tuple[Array, np.ndarray]]:
-        """Per model, the rows in sketch space and each one's squared norm outside an exact span."""
-        each = zip(self.embeddings, self.examples, strict=True)
-        return [e.embed(x, self.labels) for e, x in each]
-
-    @property
     def embedded(self) -> list[EmbeddedExamples]:
         """Per model, the examples with their rows."""
-        each = zip(self.examples, self.scored, strict=True)
-        return [EmbeddedExamples(x, rows, self.labels) for x, (rows, _) in each]
+        found = []
+        for e, x in zip(self.embeddings, self.examples, strict=True):
+            held: list[ScoreRows] = []
+            rows, norms2 = e.embed(x, self.labels, held if e.has_residual else None)
+            scores = ScoreRows.join(held) if held else None
+            found.append(EmbeddedExamples(x, rows, self.labels, norms2, scores))
+        return found
 
     def take(self, positions: np.ndarray) -> Query:
         """Return a query about some of the examples."""
         part = copy(self)
-        part.__dict__.pop("scored", None)
+        part.__dict__.pop("embedded", None)
         part.examples = [x.take(positions) for x in self.examples]
         return part
 
@@ -181,17 +190,24 @@ class Kernel:
     """The Fisher kernel of fitted embeddings at one damping per model.
 
     The `use`, "influence" or "selection", decides what damping="auto" means, and whether rows are
-    scaled to unit length (selection).
+    scaled to unit length (selection). `computed` holds the features of one use at a time; kernels
+    of the same embeddings share it.
     """
 
-    def __init__(self, embeddings: list[Embedding], damping: str | float, use: KernelUse) -> None:
+    def __init__(
+        self,
+        embeddings: list[Embedding],
+        damping: str | float,
+        use: KernelUse,
+        computed: dict[str, Features] | None = None,
+    ) -> None:
         self.embeddings = embeddings
         self.use: KernelUse = use
         self.dampings: list[Damping] = [
             resolve_damping(damping, e.evidence, e.metric.name, use) for e in embeddings
         ]
         self._values = [damping.value for damping in self.dampings]
-        self._features: Features | None = None
+        self._computed = {} if computed is None else computed
         self._lock = RLock()
 
     @property
@@ -214,16 +230,18 @@ class Kernel:
     def features(self) -> Features:
         """Whitened training rows, computed on first use."""
         with self._lock:
-            if self._features is None:
-                self._features = self._whiten_training_rows()
-            return self._features
+            found = self._computed.get(self.use)
+            if found is None:
+                self._computed.clear()  # frees the features of the other use first
+                found = self._computed[self.use] = self._whiten_training_rows()
+            return found
 
     def _whiten_training_rows(self) -> Features:
         lengths = None
         if isinstance(self.embeddings[0].rows, StoredRows):
             from exempla.kernel.stored import whiten_on_disk
 
-            rows: Any = whiten_on_disk(self.embeddings, self._values, unit=self.use == "selection")
+            rows: Any = whiten_on_disk(self.embeddings, self._values, self.use)
         else:
             whitened = [e.metric.whiten(e.rows_near_model(), value) for e, value in self._each()]
             rows = concatenate_models(whitened)
@@ -243,8 +261,8 @@ class Kernel:
     # ---- queries
 
     def query(self, test: Any, labels: Labels = "true") -> Query:
-        """Read test data with every model."""
-        return Query(self.embeddings, test, labels)
+        """Read test data with every model, unless that has been done."""
+        return test if isinstance(test, Query) else Query(self.embeddings, test, labels)
 
     def whiten(self, query: Query, like: Array) -> tuple[Array, np.ndarray]:
         """Whiten queried rows and place them on the device of `like`.
@@ -253,11 +271,11 @@ class Kernel:
         span of an exact basis.
         """
         parts, residual = [], np.zeros(len(query))
-        for (e, value), (rows, norms2) in zip(self._each(), query.scored, strict=True):
-            parts.append(on_device_of(e.metric.whiten(rows, value), like))
+        for (e, value), known in zip(self._each(), query.embedded, strict=True):
+            parts.append(on_device_of(e.metric.whiten(known.rows, value), like))
             if e.sketch.residual_penalty is not None:
                 scale = e.metric.residual_inverse(e.sketch.residual_penalty, value)
-                residual = residual + norms2 * scale / len(self.embeddings)
+                residual = residual + known.norms2 * scale / len(self.embeddings)
         return concatenate_models(parts), residual
 
     def query_rows(self, query: Query, like: Array) -> Array:
@@ -332,8 +350,8 @@ class Kernel:
             return RemovalEffect(0, 0.0, 0.0, 0.0)
         n, models = self.n_train, len(self.embeddings)
         change, everyone = np.zeros(len(query)), np.zeros(n)
-        for (e, damping), (rows, _) in zip(self._each(), query.scored, strict=True):
-            train = e.rows_near_model()
+        for (e, damping), known in zip(self._each(), query.embedded, strict=True):
+            train, rows = e.rows_near_model(), known.rows
             step = _newton_step(e, train, picked, damping)
             change += products(rows, step[None])[:, 0] / models
             together = e.metric.solve(as_like(shares[None, :], rows) @ rows, damping)
@@ -376,8 +394,7 @@ class Kernel:
         """
         return bool(self._with_residual) and all(
             0 < n_targets <= max(1, int(self.embeddings[i].rows.shape[1] * MAX_ADDED_WIDTH))
-            and self.embeddings[i].residual_passes(query.examples[i], query.labels)
-            <= MAX_SELECTION_PASSES
+            and self.embeddings[i].residual_passes(len(query)) <= MAX_SELECTION_PASSES
             for i in self._with_residual
         )
 
@@ -396,7 +413,7 @@ class Kernel:
         """Return the residual kernel, (n_left, n_right), or (n_left, T) with sums by `mix`."""
         found: Any = 0.0
         for i, e, scale in self._residual_parts():
-            found = found + scale * _residual_products(e.oracle, left[i], right[i], mix)
+            found = found + scale * _residual_products(e, left[i], right[i], mix)
         return found
 
     def full_norms(self, examples: Sequence[EmbeddedExamples], rows: Array) -> np.ndarray:
@@ -408,7 +425,7 @@ class Kernel:
             return np.ones(len(rows))
         total = row_squares(rows).astype(np.float64)
         for i, e, scale in self._residual_parts():
-            total = total + scale * residual_norms2(e.oracle, *examples[i])
+            total = total + scale * examples[i].residual_norms2(e.oracle)
         return np.sqrt(np.maximum(total, np.finfo(float).tiny))
 
     def train_norms(self) -> tuple[np.ndarray, np.ndarray]:
@@ -435,15 +452,15 @@ class Kernel:
 
         `rows` are the whitened queried rows, and `counted` (T, n_test) their shares in each target.
         """
-        own, full = self.train_norms()
         mix = np.ascontiguousarray((counted / self.full_norms(query, rows)).T)
         added, targets = [], [to_numpy(as_like(mix.T, rows) @ rows)]
         for i, e, scale in self._residual_parts():
-            oracle, train = e.oracle, EmbeddedExamples(e.train, e.rows)
-            root, inverse = roots(mix.T @ _residual_products(oracle, query[i], query[i], mix))
-            found = _residual_products(oracle, train, query[i], mix) @ inverse
-            added.append(np.sqrt(scale) * found / full[:, None])
+            train = EmbeddedExamples(e.train, e.rows)
+            root, inverse = roots(mix.T @ _residual_products(e, query[i], query[i], mix))
+            added.append(np.sqrt(scale) * _residual_products(e, train, query[i], mix) @ inverse)
             targets.append(np.sqrt(scale) * root)
+        own, full = self.train_norms()  # the products with all training examples gave these, too
+        added = [part / full[:, None] for part in added]
         like = self.features.rows
         extra = as_like(np.concatenate(added, axis=1), like)
         wide = concatenate([like, extra], axis=1)
@@ -470,10 +487,15 @@ def _newton_step(embedding: Embedding, train: Array, picked: np.ndarray, damping
 
 
 def _residual_products(
-    oracle: Oracle, left: EmbeddedExamples, right: EmbeddedExamples, mix: np.ndarray | None
+    e: Embedding, left: EmbeddedExamples, right: EmbeddedExamples, mix: np.ndarray | None
 ) -> np.ndarray:
     """Return s_i·s_j minus its part in the sketch."""
-    raw = raw_products(oracle, left.examples, right.examples, mix, (left.labels, right.labels))
+    if left.examples is e.train:
+        raw = e.train_products(right.examples, right.labels, mix, right.scores)
+    else:
+        labels: tuple[Labels, Labels] = left.labels, right.labels
+        held = left.scores, right.scores
+        raw = raw_products(e.oracle, left.examples, right.examples, mix, labels, held)
     other = right.rows if mix is None else as_like(mix.T, right.rows) @ right.rows
     return raw - products(left.rows, as_like(to_numpy(other), left.rows))
 

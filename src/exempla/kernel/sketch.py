@@ -20,7 +20,7 @@ same sketch on every machine.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -29,18 +29,8 @@ import numpy as np
 
 from exempla.checks import is_real, whole_number
 from exempla.errors import ExemplaError
-from exempla.kernel.basis import (
-    LARGE,
-    WHOLE,
-    IdentitySketch,
-    KroneckerSketch,
-    Moments,
-    Sketch,
-    SpanSketch,
-    columns,
-    limits,
-    moments_bytes,
-)
+from exempla.kernel.basis import IdentitySketch, KroneckerSketch, Sketch, SpanSketch
+from exempla.kernel.moments import LARGE, WHOLE, Moments, columns, limits, moments_bytes
 from exempla.memory import announce, available_memory
 from exempla.oracles.base import Examples, Layer, Oracle, ScoreRows, Work
 from exempla.progress import say, track_rows
@@ -70,11 +60,12 @@ EXACT_FLOPS, EXACT_TIMES = 4e12, 2.0
 """Without a budget, an exact form may always cost so many operations (a minute or two on one core),
 and beyond that this many times the cost of the sketch."""
 FREE_FLOPS = 2e10
-"""A form that costs no more operations than this (half a second on one core) is within every
-budget."""
-BUDGET_WIDTH = 512
+"""An exact form that costs no more operations than this (half a second on one core) is within
+every budget."""
+BUDGET_WIDTH = 640
 """K-FAC directions that are kept whatever the budget. With 512 directions and the mean eigenvalue
-of the residual, LDS fell by at most 0.008 on 17 truths and rose on 14 (docs/scaling.md)."""
+of the residual, LDS fell by at most 0.008 on 17 truths and rose on 14 (docs/scaling.md), but by
+0.011 on a CNN of `benchmarks.fit_cost`; with 640 by at most 0.005 there."""
 _ALGEBRA_SPEED = 4.0
 """Operations of matrix algebra that take as long as one of a pass through a small network."""
 _EIGEN = 10.0
@@ -221,7 +212,7 @@ def choose_sketch(
             f"an exact embedding of {size} parameters and {count} examples does not fit: "
             "use sketch='auto' or a number of directions."
         )
-    found = kronecker(oracle, sample, price.width())
+    found = kronecker(oracle, sample, price.width(), price.job.work)
     found.given_up = price.given_up
     return found
 
@@ -315,7 +306,7 @@ class Price:
         count = len(self.examples)
         width = widest = auto_width(count)
         least = WIDTH if self.budget is None else min(BUDGET_WIDTH, WIDTH)
-        while width > least and not self.accepts(self._sketch(width), say_so=False):
+        while width > least and not self.accepts(self._sketch(width), exact=False):
             width = max(width // 2, least)
         if width < min(widest, WIDTH) and self.budget is not None:
             self.given_up = self.given_up or f"{widest - width:,} of {widest:,} K-FAC directions"
@@ -326,10 +317,14 @@ class Price:
         sample = min(len(self.examples), SAMPLE_PER_DIRECTION * width)
         return self.job.sketch(width, basis, sample)
 
-    def accepts(self, cost: tuple[float, float], say_so: bool = True) -> bool:
-        """Return True if a form of this cost is acceptable; otherwise say what is given up."""
+    def accepts(self, cost: tuple[float, float], exact: bool = True) -> bool:
+        """Return True if a form of this cost is acceptable; say what of an exact one is given up.
+
+        A small exact form is free.
+        """
         total, large = sum(cost), self.oracle.n_parameters >= LARGE
-        if self.insists or (total <= min(FREE_FLOPS, EXACT_FLOPS) and not large):
+        free = min(FREE_FLOPS, EXACT_FLOPS) if exact else 0.0
+        if self.insists or (total <= free and not large):
             return True
         times = total / sum(self._sketch(WIDTH))
         fair = (total <= EXACT_FLOPS and not large) or times <= (1.0 if large else EXACT_TIMES)
@@ -338,7 +333,7 @@ class Price:
             epochs = self.job.epochs(cost)
             fair = epochs <= self.budget
             words = f"about {epochs:,.0f} epochs of training, and the budget is {self.budget:g}"
-        if say_so and not fair:
+        if exact and not fair:
             self.given_up = f"an exact embedding would cost {words}"
             say(f"{self.given_up}; using K-FAC directions (sketch='exact' insists)")
         return fair
@@ -366,11 +361,13 @@ def check_budget(wanted: Any) -> str | float:
     return float(wanted)
 
 
-def kronecker(oracle: Oracle, sample: Examples, width: int) -> KroneckerSketch:
+def kronecker(
+    oracle: Oracle, sample: Examples, width: int, work: tuple[Work, ...] = ()
+) -> KroneckerSketch:
     """Return the leading K-FAC directions, computed from some of the sample.
 
     Moments need fewer examples than the p × p Fisher, and fewer if examples have many positions,
-    which the first one shows.
+    which `work`, or the first example, shows.
     """
     layers, whole, count = oracle.layers, WHOLE, len(sample)
     room = MEMORY_SHARE * available_memory(getattr(oracle, "device", None))
@@ -381,10 +378,28 @@ def kronecker(oracle: Oracle, sample: Examples, width: int) -> KroneckerSketch:
         say(f"Not enough memory for moments of {WHOLE} coordinates; using {whole}")
     announce(needed, f"{oracle.n_parameters} parameters; moments of {len(layers)} layers")
     if count > _BASIS_EXAMPLES[0]:
-        work = look_at(oracle, sample.take(np.array([0]))).work
+        work = work or look_at(oracle, sample.take(np.array([0]))).work
         count = min(count, basis_examples(layers, work))
-        sample = sample.take(np.linspace(0, len(sample) - 1, count).astype(np.int64))
-    rows = track_rows(oracle.fisher_rows(sample), "finding the basis", count)
+    seen = np.linspace(0, len(sample) - 1, count).astype(np.int64)
+    sample = sample if count == len(sample) else sample.take(seen)
+    kept: list[ScoreRows] = []
+    # as much as a pass takes, which is part of the forecast
+    room = oracle.pass_bytes if oracle.n_parameters < LARGE else 0
+
+    def keeping(batches: Iterable[ScoreRows]) -> Iterator[ScoreRows]:
+        nonlocal room
+        for batch in batches:
+            room -= batch.nbytes
+            if room > 0:
+                kept.append(batch)
+            else:
+                kept.clear()
+            yield batch
+            del batch  # the next pass needs its memory
+
+    rows = keeping(track_rows(oracle.fisher_rows(sample), "finding the basis", count))
     found = KroneckerSketch.of(layers, Moments.of(layers, rows, width, whole), width)
     found.built_bytes = needed
+    if kept:
+        found.seen, found.seen_rows = seen, tuple(kept)
     return found

@@ -26,8 +26,8 @@ import numpy as np
 
 from exempla.arrays import Array, as_like, concatenate, products, to_numpy
 from exempla.kernel.basis import KroneckerSketch
-from exempla.kernel.embed import Embedding, raw_products
-from exempla.oracles.base import Examples, Labels
+from exempla.kernel.embed import Embedding
+from exempla.oracles.base import Examples, Labels, ScoreRows
 from exempla.progress import say, track
 
 if TYPE_CHECKING:
@@ -163,8 +163,10 @@ def _one_model(
     if solve == "exact" and isinstance(sketch, KroneckerSketch) and embedding.metric.name == "full":
         operator = embedding.oracle.gauss_newton(embedding.train)
     if operator is None:
-        rows = query.scored[place][0]
-        found = query_kernel(embedding, examples, damping, query.labels, mix, rows)
+        known = query.embedded[place]
+        found = query_kernel(
+            embedding, examples, damping, query.labels, mix, known.rows, known.scores
+        )
         if not sketch.exact:
             say(f"influence by {found.solver}")
         return replace(found, values=found.values / len(embedding.train))
@@ -207,12 +209,13 @@ def query_kernel(
     labels: Labels = "true",
     mix: np.ndarray | None = None,
     rows: Array | None = None,
+    scores: ScoreRows | None = None,
 ) -> SetInfluence:
     """Compute the kernel of every training example i and queried example j, (n_train, n_test).
 
     It is n_train times the influence, by the sketch and one mean eigenvalue for the residual.
     `mix`, (n_test, T), asks for T sums of queried examples; the train × test matrix is then never
-    made. `rows` are the queried examples in sketch space, if they have been embedded.
+    made. `rows` and `scores` are those of the queried examples, where they are known.
     """
     if rows is None:
         rows, _ = embedding.embed(examples, labels)
@@ -226,7 +229,7 @@ def query_kernel(
     alone = f"the sketch alone ({note}), {share:.1%} of the Fisher"
     if not embedding.has_residual:
         return SetInfluence(inside, alone, np.inf, 0)
-    passes = embedding.residual_passes(examples, labels)
+    passes = embedding.residual_passes(len(examples))
     operator = None
     if mix is not None and passes > MAX_SELECTION_PASSES and mix.shape[1] < len(examples):
         operator = embedding.oracle.gauss_newton(embedding.train)
@@ -234,7 +237,7 @@ def query_kernel(
         alone = f"{alone}: residual products would cost {passes:,.0f} passes over the data"
         return SetInfluence(inside, alone, np.inf, 0)
     if operator is None:
-        raw = raw_products(embedding.oracle, embedding.train, examples, mix, ("true", labels))
+        raw = embedding.train_products(examples, labels, mix, scores)
     else:
         raw = operator.along_scores(operator.score_sums(examples, labels, mix))
     residual = (raw - products(train, rows)) * embedding.residual_inverse(damping)

@@ -15,19 +15,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from exempla.arrays import concatenate, to_numpy
+from exempla.arrays import Array, concatenate, to_numpy
 from exempla.errors import ExemplaError
 from exempla.io import read_seal, verified, write_sealed
 from exempla.kernel.basis import IdentitySketch, KroneckerSketch, Sketch, SpanSketch
+from exempla.kernel.damping import FisherEvidence
 from exempla.kernel.embed import (
     Embedding,
     EmbeddingOptions,
@@ -37,16 +37,10 @@ from exempla.kernel.embed import (
     whiten_rows,
     with_rows,
 )
-from exempla.kernel.fisher import (
-    DiagonalMetric,
-    FisherEvidence,
-    FullMetric,
-    Metric,
-    estimate_fisher,
-)
+from exempla.kernel.fisher import DiagonalMetric, FullMetric, Metric, estimate_fisher
 from exempla.memory import announce, stored_bytes
 from exempla.oracles.base import Examples, Oracle
-from exempla.progress import counter, say
+from exempla.progress import say
 from exempla.store import (
     RowSet,
     StoredRows,
@@ -54,7 +48,6 @@ from exempla.store import (
     delete_rows,
     disk_errors,
     identity_of,
-    shard_height,
 )
 
 _N_PROBES = 16
@@ -92,16 +85,12 @@ def embed_into_store(
     for i, (oracle, train) in enumerate(zip(oracles, trains, strict=True)):
         saved = _load_or_prepare(store / f"basis-{i}.npz", oracle, train, options)
         width, dtype = saved.probes.shape[1], saved.probes.dtype
-        height = shard_height(count, width * dtype.itemsize)
-        rows = RowSet(store / f"rows-{i}", count, width, dtype, height, {"basis": saved.digest})
+        rows = RowSet.sized(store / f"rows-{i}", count, width, dtype, {"basis": saved.digest})
         if i == 0:
             _announce(rows, oracle, train, saved.basis, len(oracles))
         ranges = rows.ranges if part is None else rows.share(*part)
-        with rows.writing(ranges):
-            missing = rows.missing(ranges)
-            _refuse_full_disk(rows, missing)
-            with _report_progress_on_interrupt(rows):
-                _fill(rows, missing, oracle, train, saved.basis)
+        made = partial(_rows_of, oracle=oracle, train=train, basis=saved.basis)
+        rows.fill(made, "scoring the training set", ranges)
         if part is not None:
             say(f"{len(rows.absent())} of {len(rows.ranges)} shards of {rows.folder} are missing")
             continue
@@ -120,24 +109,10 @@ def _announce(rows: RowSet, oracle: Oracle, train: Examples, basis: Sketch, mode
     announce(memory, f"{what}; about {disk / 2**30:.2g} GiB of disk", disk)
 
 
-def _refuse_full_disk(rows: RowSet, missing: list[_Range]) -> None:
-    """Raise before the first row is made if the missing shards do not fit on the disk."""
-    needed = sum(stop - start for start, stop in missing) * rows.width * rows.dtype.itemsize
-    free = shutil.disk_usage(rows.folder).free
-    if needed > free:
-        raise ExemplaError(
-            f"the rows need {needed / 2**30:.2g} GiB more, but {rows.folder} has only "
-            f"{free / 2**30:.2g} GiB free: free some space, or give another folder or a smaller "
-            "sketch=."
-        )
-
-
-def _fill(
-    rows: RowSet, missing: list[_Range], oracle: Oracle, train: Examples, basis: Sketch
-) -> None:
-    """Make the missing shards in one pass over their examples."""
-    if not missing:
-        return
+def _rows_of(
+    missing: list[_Range], oracle: Oracle, train: Examples, basis: Sketch
+) -> Iterator[np.ndarray]:
+    """Yield the rows of each missing shard in one pass over their examples."""
     positions = np.concatenate([np.arange(*each) for each in missing])
     known, basis.score_rows = basis.score_rows, None
     if known is not None:
@@ -146,53 +121,54 @@ def _fill(
         some = train if len(positions) == len(train) else train.take(positions)
         parts = (to_numpy(basis.project(batch)) for batch in oracle.scores(some))
     waiting: list[np.ndarray] = []
-    with counter("scoring the training set", len(positions)) as bar:
-        for start, stop in missing:
-            while sum(map(len, waiting)) < stop - start:
-                waiting.append(next(parts))
-            joined = np.concatenate(waiting) if len(waiting) > 1 else waiting[0]
-            values, waiting = joined[: stop - start], [joined[stop - start :]]
-            refuse_unusable(values, "the training examples", start)
-            rows.write(start, values)
-            bar.update(len(values))
+    for start, stop in missing:
+        while sum(map(len, waiting)) < stop - start:
+            waiting.append(next(parts))
+        joined = np.concatenate(waiting) if len(waiting) > 1 else waiting[0]
+        values, waiting = joined[: stop - start], [joined[stop - start :]]
+        refuse_unusable(values, "the training examples", start)
+        yield values
 
 
 # ---- whitened rows
 
 
-def whiten_on_disk(embeddings: list[Embedding], values: list[float], unit: bool) -> StoredRows:
-    """Whiten stored rows into a second set of shards, once per set of dampings.
+def whiten_on_disk(
+    embeddings: list[Embedding],
+    values: list[float],
+    use: str,
+    whiten: Callable[[slice], Array] | None = None,
+) -> StoredRows:
+    """Whiten stored rows into a second set of shards, once per set of dampings and use.
 
-    Whitening in every pass instead would take p products for each one of the pass itself. Applying
-    the inverse to the targets instead is the same kernel, but rows in single precision lose digits
-    with the condition of the metric, and picks would differ from those made in memory.
+    Rows for "selection" have unit length; `whiten` makes the rows of another use. Whitening in
+    every pass instead would take p products for each one of the pass itself. Applying the inverse
+    to the targets instead is the same kernel, but rows in single precision lose digits with the
+    condition of the metric, and picks would differ from those made in memory.
     """
     first = embeddings[0].rows
-    if len(embeddings) == 1 and not unit and embeddings[0].metric.name == "identity":
+    if len(embeddings) == 1 and use == "influence" and embeddings[0].metric.name == "identity":
         return first
+
+    def made(where: _Range) -> np.ndarray:
+        if whiten is not None:
+            return to_numpy(whiten(slice(*where)))
+        rows = to_numpy(whiten_rows(embeddings, values, slice(*where)))
+        return unit_rows(rows, overwrite=True) if use == "selection" else rows
+
     folders = [e.rows.shards[0].path.parent for e in embeddings]
-    use = "selection" if unit else "influence"
     about = {"bases": [_basis_of(f) for f in folders], "dampings": values, "use": use}
     name = hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16]
-    count, dtype = len(embeddings[0].train), np.result_type(*(e.rows.dtype for e in embeddings))
-    width = sum(e.rows.shape[1] for e in embeddings)
-    height = shard_height(count, width * dtype.itemsize)
-    white = RowSet(folders[0].parent / f"white-{name}", count, width, dtype, height, about)
-    with white.writing(white.ranges):
-        missing = white.missing()
-        with counter("whitening the training rows", sum(b - a for a, b in missing)) as bar:
-            for start, stop in missing:
-                rows = to_numpy(whiten_rows(embeddings, values, slice(start, stop)))
-                white.write(start, unit_rows(rows, overwrite=True) if unit else rows)
-                bar.update(stop - start)
-    rows = white.finish()
+    row, folder = made((0, 1)), folders[0].parent / f"white-{name}"
+    white = RowSet.sized(folder, len(first), row.shape[1], row.dtype, about)
+    white.fill(partial(map, made), "whitening the training rows")
     with disk_errors(white.folder.parent):  # each copy is as large as the rows: keep the newest
         white.folder.touch()
         ours = white.folder.parent.glob("white-" + 16 * "[0-9a-f]")
         copies = [path for path in ours if any(path.glob("*.npy"))]
         for old in sorted(copies, key=lambda p: p.stat().st_mtime)[:-_MAX_WHITENED_SETS]:
             delete_rows(old)
-    return rows
+    return white.finish()
 
 
 def _basis_of(folder: Path) -> str:
@@ -301,19 +277,3 @@ def _probe_rows(basis: Sketch, oracle: Oracle, train: Examples) -> np.ndarray:
     some = np.unique(np.linspace(0, len(train) - 1, _N_PROBES).astype(np.int64))
     batches = oracle.scores(train.take(some))
     return to_numpy(concatenate([basis.project(batch) for batch in batches]))
-
-
-@contextmanager
-def _report_progress_on_interrupt(rows: RowSet) -> Iterator[None]:
-    """On Ctrl-C, print what has been saved."""
-    try:
-        yield
-    except KeyboardInterrupt as stopped:
-        every = len(rows.ranges)
-        note = (
-            f"{every - len(rows.absent())} of {every} shards are saved in {rows.folder}: the same "
-            "call with the same store continues from there"
-        )
-        stopped.add_note(note)
-        say(f"stopped; {note}")
-        raise

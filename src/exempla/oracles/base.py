@@ -13,6 +13,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
@@ -82,11 +83,6 @@ class Factors:
         return int(a + self.g.nbytes)
 
     @property
-    def given_inputs(self) -> Array | None:
-        """The part that depends on the inputs alone, shared by all classes of an example."""
-        return self.a
-
-    @property
     def work(self) -> Work:
         """Cost of arithmetic with these scores, per row."""
         d_in = self.a.nnz / max(len(self), 1) if is_sparse(self.a) else self.a.shape[1]
@@ -123,6 +119,11 @@ class Factors:
         inputs = np.asarray(squares.sum(1)).ravel() if is_sparse(self.a) else squares.sum(1)
         return inputs * (self.g * self.g).sum(1)
 
+    @cached_property
+    def norms2(self) -> Array:
+        """`norm2`, computed once."""
+        return self.norm2()
+
     def take(self, positions: np.ndarray) -> Factors:
         """Return the rows at these positions, in this order."""
         rows = as_slice(positions)
@@ -157,11 +158,17 @@ class Factors:
 
 
 def as_slice(positions: np.ndarray) -> np.ndarray | slice:
-    """Return consecutive positions as a slice, which makes a view where positions copy."""
+    """Return evenly spaced positions as a slice, which makes a view where positions copy.
+
+    On a GPU, positions also have to be sent there, for which the host waits.
+    """
     at = np.asarray(positions)
-    if at.dtype == bool or len(at) == 0 or (len(at) > 1 and not (np.diff(at) == 1).all()):
+    if at.dtype == bool or len(at) == 0 or at[0] < 0:
         return at
-    return slice(int(at[0]), int(at[-1]) + 1) if at[0] >= 0 else at
+    step = int(at[1] - at[0]) if len(at) > 1 else 1
+    if step < 1 or not (np.diff(at) == step).all():
+        return at
+    return slice(int(at[0]), int(at[-1]) + 1, step)
 
 
 @dataclass(frozen=True)
@@ -242,7 +249,7 @@ class ScoreRows:
 
     def squared_norms(self) -> Any:
         """Return the squared norm of each score over all layers, on the factors' device."""
-        first, *rest = (f.norm2() for f in self.factors)
+        first, *rest = (f.norms2 for f in self.factors)
         for more in rest:
             first = first + more
         return first

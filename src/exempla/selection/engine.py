@@ -36,16 +36,14 @@ import numpy as np
 from scipy.linalg import solve_triangular
 from scipy.linalg.lapack import dpstrf
 
+from exempla.arrays import padded
+from exempla.selection.candidate_scores import CandidateScores, Leaders, LookaheadPool, Steps
 from exempla.selection.rows import (
     ROUNDING,
     ArrayRows,
-    CandidateScores,
-    Leaders,
-    LookaheadPool,
     Rows,
     Rule,
     StateLostError,
-    Steps,
     first_of_best,
     tie_threshold,
 )
@@ -95,24 +93,34 @@ class Basis:
         self.size = 0  # directions: picks that do not depend on earlier ones
         p = len(self.target)
         self._rows, self._lower, self._coefs = np.empty((0, p)), np.empty((0, 0)), np.empty(0)
-        self._directions = np.empty((0, p))
+        self._made: np.ndarray | None = np.empty((0, p))
         self._residual = self.target  # with as many private coordinates as directions
         self._pick_of_direction: list[int] = []
         self._gains: list[float] = []
 
     def refactored(self, rows: np.ndarray, lower: np.ndarray, coefs: np.ndarray) -> Basis:
         """Return the basis of other, linearly independent picked rows (m, p), given L."""
-        basis, m, p = Basis(self.target, self.noise, self.tolerance), len(rows), len(self.target)
+        basis, m = Basis(self.target, self.noise, self.tolerance), len(rows)
         basis.picks = basis.size = m
         basis._rows, basis._lower, basis._coefs = rows, lower, coefs
         basis._pick_of_direction = list(range(m))
         basis._gains = (coefs * coefs).tolist()
-        # The i-th direction is Σ_j (L⁻¹)_ij (f_j, σ e_j).
-        picked = np.hstack([rows, math.sqrt(self.noise) * np.eye(m)]) if self.noise else rows
-        basis._directions = solve_triangular(lower, picked, lower=True) if m else picked
-        basis._residual = -coefs @ basis._directions
-        basis._residual[:p] += self.target
+        basis._made = None
+        weights = basis.weights()
+        own = -math.sqrt(self.noise) * weights if self.noise else np.zeros(0)
+        basis._residual = np.concatenate([self.target - weights @ rows, own])
         return basis
+
+    @property
+    def _directions(self) -> np.ndarray:
+        """The directions with their private coordinates, computed when they are first needed."""
+        if self._made is None:
+            # The i-th direction is Σ_j (L⁻¹)_ij (f_j, σ e_j).
+            picked, m = self.rows, self.size
+            if self.noise:
+                picked = np.hstack([picked, math.sqrt(self.noise) * np.eye(m)])
+            self._made = solve_triangular(self.lower, picked, lower=True) if m else picked
+        return self._made
 
     @property
     def directions(self) -> np.ndarray:
@@ -225,14 +233,11 @@ class Basis:
         """Make room for one more pick."""
         p, want = len(self.target), max(8, 2 * self.picks)
         if self.picks >= len(self._rows):
-            self._rows = _padded(self._rows, (want, p))
-            self._lower = _padded(self._lower, (want, want))
-            self._coefs = _padded(self._coefs, (want,))
-            self._directions = _padded(self._directions, (want, p + want if self.noise else p))
-
-
-def _padded(old: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    return np.pad(old, [(0, wanted - size) for wanted, size in zip(shape, old.shape)])
+            directions = self._directions
+            self._rows = padded(self._rows, (want, p))
+            self._lower = padded(self._lower, (want, want))
+            self._coefs = padded(self._coefs, (want,))
+            self._made = padded(directions, (want, p + want if self.noise else p))
 
 
 @dataclass
@@ -388,7 +393,8 @@ class Lookahead:
         guess = picks[step + 1]
         if guess < 0 or near is None:
             return None
-        near = np.union1d(np.setdiff1d(near, picks[: step + 1]), [guess])
+        # a handful of rows: Python's sets are faster than NumPy's
+        near = np.array(sorted({*near.tolist(), guess}.difference(picks[: step + 1])))
         if len(near) == 1:
             return guess
         basis = self.run.basis
@@ -425,10 +431,10 @@ def greedy(
     rows: Rows, candidates: np.ndarray, runs: list[Run], k: int, *, noise: float, rule: Rule
 ) -> None:
     """Continue every run to k picks, or until it must stop; `runs` are changed in place."""
-    if len(runs) == 1 and isinstance(rows, ArrayRows) and rows.single and not rows.on_cpu:
-        from exempla.selection.device.lookahead import run_on_device
+    if isinstance(rows, ArrayRows) and rows.single and not rows.on_cpu:
+        from exempla.selection.device import run_on_device
 
-        run_on_device(rows, candidates[0], runs[0], k, noise, rule)
+        run_on_device(rows, candidates, runs, k, noise, rule)
     left = [i for i, run in enumerate(runs) if len(run.indices) < k]
     while left:
         try:

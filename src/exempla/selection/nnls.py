@@ -8,7 +8,10 @@ weights are positive and handles thousands of rows in a few solves.
 from __future__ import annotations
 
 import numpy as np
-from scipy.linalg import cho_factor, cho_solve, solve
+from scipy.linalg import solve
+from scipy.linalg.lapack import dposv
+
+from exempla.arrays import padded
 
 _MAX_STALLED_EXCHANGES = 3
 """Block exchanges without progress that are allowed before single exchanges take over."""
@@ -26,61 +29,84 @@ class GrowingNNLS:
     def __init__(self, target: np.ndarray) -> None:
         self.target = target
         self.scale = float(np.linalg.norm(target))
-        self._units = np.empty((0, len(target)))
-        self._gram, self._norms, self._w = np.empty((0, 0)), np.empty(0), np.empty(0)
+        self._units, self._gram = np.empty((0, len(target))), np.empty((0, 0))
+        self._norms, self._along = np.empty(0), np.empty(0)  # lengths, and products with the target
+        self._w = np.empty(0)
 
     @property
     def weights(self) -> np.ndarray:
-        return self._w / self._norms
+        return self._w / self._norms[: len(self._w)]
 
     @property
     def residual(self) -> np.ndarray:
-        return self.target - self._w @ self._units
+        return self.target - self._w @ self._units[: len(self._w)]
+
+    def mark(self) -> np.ndarray:
+        """Return the current state, to which `rewind` can go back."""
+        return self._w.copy()
+
+    def rewind(self, mark: np.ndarray) -> None:
+        """Discard the rows added since the mark."""
+        self._w = mark.copy()
 
     def add(self, row: np.ndarray) -> None:
         """Add a row and solve again."""
-        norm = float(np.linalg.norm(row))
-        across = (self._units @ (row / norm))[:, None]
-        self._gram = np.block([[self._gram, across], [across.T, np.ones((1, 1))]])
-        self._units = np.vstack([self._units, row / norm])
-        self._norms, self._w = np.append(self._norms, norm), np.append(self._w, 0.0)
-        blocked = np.zeros(len(self._w), bool)  # columns that depend on the positive ones
+        m, norm = len(self._w), float(np.linalg.norm(row))
+        if m == len(self._norms):
+            size = max(16, 2 * m)
+            self._units = padded(self._units, (size, len(row)))
+            self._gram = padded(self._gram, (size, size))
+            self._norms, self._along = padded(self._norms, (size,)), padded(self._along, (size,))
+        self._units[m], self._norms[m] = row / norm, norm
+        self._along[m] = self._units[m] @ self.target
+        self._gram[m, :m] = self._gram[:m, m] = self._units[:m] @ self._units[m]
+        self._gram[m, m] = 1.0
+        self._w = np.append(self._w, 0.0)
+        blocked = np.zeros(m + 1, bool)  # columns that depend on the positive ones
         while True:
-            gradient = np.where(blocked | (self._w > 0), -np.inf, self._units @ self.residual)
+            gradient = self._along[: m + 1] - self._gram[: m + 1, : m + 1] @ self._w
+            gradient[blocked | (self._w > 0)] = -np.inf
             entering = int(np.argmax(gradient))
             if gradient[entering] <= self.TOLERANCE * self.scale:
                 return
-            if self._is_independent(entering):
-                self._descend(entering)
+            self._descend(entering)
             if self._w[entering] > 0:
                 blocked[:] = False
             else:
                 blocked[entering] = True
 
-    def _is_independent(self, column: int) -> bool:
-        """Return True if a column is not a combination of those with positive weights."""
-        at = np.flatnonzero(self._w > 0)
-        across = self._gram[at, column]
-        return float(across @ self._solved(at, across)) < 1.0 - self.TOLERANCE
-
     def _solved(self, at: np.ndarray, right: np.ndarray) -> np.ndarray:
-        return cho_solve(cho_factor(self._gram[np.ix_(at, at)]), right) if len(at) else right
+        if not len(at):
+            return right
+        _, solution, failed = dposv(self._gram[np.ix_(at, at)], right)
+        if failed:
+            raise np.linalg.LinAlgError("the Gram matrix of the rows is not positive definite")
+        return solution
 
     def _descend(self, entering: int) -> None:
-        """Add a column to those with positive weights; remove those whose weights reach 0."""
-        at = np.append(np.flatnonzero(self._w > 0), entering)
-        while len(at):
-            here, solution = self._w[at], self._solved(at, self._units[at] @ self.target)
-            falling = solution <= 0
-            if not falling.any():
-                self._w[at] = solution
-                return
+        """Add a column to those with positive weights, unless it depends on them.
+
+        Those whose weights reach 0 are removed.
+        """
+        at = np.flatnonzero(self._w > 0)
+        across = self._gram[at, entering]
+        # One factorisation for both: the column in terms of the positive ones, and their weights.
+        inside, alone = self._solved(at, np.stack([across, self._along[at]], axis=1)).T
+        new = 1.0 - float(across @ inside)
+        if not new >= self.TOLERANCE:
+            return
+        weight = (self._along[entering] - across @ alone) / new
+        at, solution = np.append(at, entering), np.append(alone - weight * inside, weight)
+        while (falling := solution <= 0).any():
             # The first weight to reach zero on the way from here to the solution.
+            here = self._w[at]
             ratio = here[falling] / (here[falling] - solution[falling])
             moved = here + ratio.min() * (solution - here)
             moved[np.flatnonzero(falling)[ratio <= ratio.min()]] = 0.0
             self._w[at] = np.maximum(moved, 0.0)
             at = at[self._w[at] > 0]
+            solution = self._solved(at, self._along[at])
+        self._w[at] = solution
 
 
 def nonnegative_minimum(gram: np.ndarray, linear: np.ndarray) -> np.ndarray:

@@ -1,9 +1,4 @@
-"""Rows of a NumPy array or on disk, read by BLAS and by compiled passes in several threads.
-
-float32 rows are multiplied in float32, and sums move to float64 every _STRETCH coordinates. The
-greedy loop in `engine` knows the error bound and settles close calls in float64. The result does
-not depend on the number of threads, because the rows are multiplied in the same blocks.
-"""
+"""Rows of a NumPy array or on disk: what NumPy does in several passes, compiled into one."""
 
 from __future__ import annotations
 
@@ -15,9 +10,6 @@ import numpy as np
 
 from exempla.arrays import Array
 from exempla.selection.rows import ArrayRows
-
-_STRETCH = 256
-"""Coordinates that are summed in float32 before the sum moves to float64."""
 
 # Sums may be reordered, which vector units need, but infinities keep their meaning.
 _OPTIONS: dict[str, Any] = {
@@ -58,13 +50,11 @@ def _products(F, q, out):
 
 
 class NumbaRows(ArrayRows):
-    """C-contiguous or stored rows; `error` bounds float32 sums of up to _STRETCH terms in any
-    order, and the rounding of the direction."""
+    """C-contiguous or stored rows."""
 
     def __init__(self, array: Any, tolerance: float | None = None) -> None:
         stored = hasattr(array, "stream")
         super().__init__(array if stored else np.ascontiguousarray(array), tolerance)
-        self.error = (min(self.p, _STRETCH) + 2) * 2.0**-24 if self.single else 0.0
 
     def products(self, vectors: np.ndarray) -> np.ndarray:
         if len(vectors) > 1:
@@ -72,16 +62,6 @@ class NumbaRows(ArrayRows):
         out, q = np.empty((1, self.t)), np.ascontiguousarray(vectors[0])
         self.over_blocks(lambda part, rows: _products(rows, q, out[0, part]))
         return out
-
-    def directions(self, directions: np.ndarray, exact: bool) -> np.ndarray:
-        return directions if exact else directions.astype(np.float32)
-
-    def multiply(self, rows: np.ndarray, directions: np.ndarray) -> np.ndarray:
-        if directions.dtype == np.float64:
-            return super().multiply(rows, directions)
-        parts = [slice(i, i + _STRETCH) for i in range(0, self.p, _STRETCH)]
-        first, *others = (directions[:, part] @ rows[:, part].T for part in parts)
-        return sum(others, first.astype(np.float64)) if others else first
 
     def follow(
         self, V: Array, c: Array, n: Array, slack: Array, steps: np.ndarray, n_decreases: bool

@@ -15,15 +15,21 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from enum import IntEnum
 from itertools import pairwise
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import array_api_compat
 import numpy as np
 
 from exempla.arrays import Array, in_parts
+from exempla.selection.candidate_scores import (
+    CandidateScores,
+    Leaders,
+    LookaheadPool,
+    Steps,
+    Swept,
+)
 
 MIN_ROW_NORM = 1e-60
 """Rows with a smaller norm count as zero: squares of their products would underflow."""
@@ -31,10 +37,15 @@ RELATIVE_TIE = 1e-12
 """Scores within this relative distance of the best are equal; the lowest index wins."""
 ROUNDING = 1e-14
 """Upper bound on the rounding error of a float64 product of unit vectors."""
-_SWEEP_ROWS = 4096
-"""Rows that a lookahead pass follows at a time on a CPU: their scores stay in the cache."""
+_SWEEP_ROWS, _SWEEP_ENTRIES = 4096, 1 << 21
+"""Rows that a lookahead pass follows at a time on a CPU at most: their scores stay in the cache.
+Of wide rows fewer, so that the threads have equal shares."""
 _BLOCK_BYTES = 1 << 28, 1 << 20
 """Size of the float64 copies of blocks of rows on a GPU, and on a CPU, where it stays in cache."""
+_STRETCH = 256
+"""Coordinates that are summed in float32 before the sum moves to float64."""
+_CACHED_ENTRIES = 1 << 18
+"""Entries of the rows that are multiplied at a time on a CPU: they stay in the cache."""
 _SCORED_ENTRIES = 1 << 16
 """Scores that are compared at a time: they stay in the cache."""
 _MAX_LOOKAHEAD = 32
@@ -64,9 +75,9 @@ def descending(values: np.ndarray) -> np.ndarray:
     return order[np.lexsort((order, group))]
 
 
-def zero_rounding(z: np.ndarray, norms2: np.ndarray, target_norm2: Any) -> np.ndarray:
+def zero_rounding(z: Array, norms2: Array, target_norm2: Any) -> Any:
     """Set products f·μ that cannot be told from rounding to 0: such a row is on neither side."""
-    return np.where(np.abs(z) <= ROUNDING * np.sqrt(norms2 * target_norm2), 0.0, z)
+    return z * (abs(z) > ROUNDING * (norms2 * target_norm2) ** 0.5)
 
 
 class Rule(IntEnum):
@@ -96,161 +107,6 @@ class StateLostError(Exception):
     """A place that held scores was restarted without them; the greedy loop opens them again."""
 
 
-class Leaders(NamedTuple):
-    """The best row of each target by upper bounds on the scores, each an array (T,)."""
-
-    rows: np.ndarray
-    """Row of the leader, −1 if none is left."""
-    upper: np.ndarray
-    """Upper bound of its score; −inf if no row is left."""
-    lower: np.ndarray
-    """Lower bound of its score; −inf if the row may add nothing."""
-    rivals: np.ndarray
-    """Largest upper bound among the other rows; +inf if it is unknown."""
-
-    @staticmethod
-    def merged(found: list[Leaders]) -> Leaders:
-        """Return the leaders among those of consecutive parts of the rows."""
-        rows, upper, lower, rivals = map(np.stack, zip(*found))
-        first = np.argmax(upper, axis=0)[None]  # the first part of ties: the lowest index
-        row, most, least = (np.take_along_axis(x, first, 0)[0] for x in (rows, upper, lower))
-        np.put_along_axis(upper, first, -np.inf, axis=0)
-        return Leaders(row, most, least, np.maximum(upper, rivals).max(axis=0))
-
-
-@dataclass
-class LookaheadPool:
-    """A few candidates of a single target with their c and n, used to guess the next picks."""
-
-    rows: np.ndarray
-    """(m,) row numbers, ascending."""
-    features: np.ndarray
-    """(m, p), in the precision of the rows."""
-    c: np.ndarray
-    n: np.ndarray
-    floor: np.ndarray
-    """n below this value means that the row adds nothing new."""
-    whole: np.ndarray | None
-    """‖f‖² + σ² if scores are divided by it; None if they are divided by n."""
-
-    def position(self, j: int) -> int:
-        """Return the position of row j, −1 if it is not in the pool."""
-        at = int(np.searchsorted(self.rows, j))
-        return at if at < len(self.rows) and self.rows[at] == j else -1
-
-    def step(self, j: int, direction: np.ndarray, coef: float) -> int:
-        """Apply one pick, remove row j, and return the best remaining row (−1 if none)."""
-        at = self.position(j)
-        if at >= 0:
-            self.n[at] = -np.inf
-        q, v = direction.astype(self.features.dtype), np.empty(len(self.rows))
-
-        def multiply(start: int, stop: int) -> None:
-            v[start:stop] = np.vecdot(self.features[start:stop], q)
-
-        in_parts(multiply, len(v), self.features.shape[1], 256)
-        self.c, self.n = self.c - coef * v, self.n - v * v
-        left = np.flatnonzero(self.n > self.floor)
-        if not len(left):
-            return -1
-        divisor = self.n if self.whole is None else self.whole
-        return int(self.rows[left[np.argmax(self.c[left] ** 2 / divisor[left])]])
-
-
-class Steps(NamedTuple):
-    """Consecutive guessed picks of a single target, one per entry, and the threshold after each.
-
-    Step s updates c −= coef·v and n −= v² for v = F q. Afterwards the next guess is right unless
-    the score of another row may reach its threshold, given the slacks (see
-    `CandidateScores.ties`).
-    """
-
-    directions: np.ndarray
-    """(b, p)."""
-    coefs: np.ndarray
-    thresholds: np.ndarray
-    """Lower bound on the score of the next guess; +inf if there is no next guess."""
-    slack_c: np.ndarray
-    slack_n: np.ndarray
-
-
-class Swept(NamedTuple):
-    """The result of `CandidateScores.sweep`."""
-
-    near: list[np.ndarray | None]
-    """After each step the rows that may reach its threshold, ascending; None if too many do."""
-    promising: np.ndarray
-    """Rows that reached a given fraction of a threshold after some step."""
-
-
-class CandidateScores(ABC):
-    """c and n of all candidates of T targets, updated pick after pick.
-
-    `sweep`, `commit`, `pool` and `best` are for a single target.
-    """
-
-    error: float
-    """Bound on the error of one product f·q, in units of ‖f‖; 0 if sums are in float64."""
-    max_lookahead: int
-    """Picks that one pass over the rows can check (`sweep`)."""
-    lookahead_batch: int = 8
-    """Checking this many picks costs hardly more than checking one."""
-    pool_sizes: tuple[int, int] = (1024, 8192)
-    """Smallest and largest number of rows to guess among. Chosen among 512 … 8192 rows as the
-    fewest passes per pick on Gaussian rows of 20 k × 1024 and 100 k to 400 k × 256."""
-
-    @abstractmethod
-    def refresh(self, targets: list[int], residuals: np.ndarray) -> Leaders:
-        """Recompute c = F r with float64 sums for these targets; return all leaders."""
-
-    @abstractmethod
-    def update(self, directions: np.ndarray, coefs: np.ndarray) -> Leaders:
-        """Apply one pick per target in one pass: c −= coef·v and n −= v² with v = F q, q (T, p)."""
-
-    @abstractmethod
-    def leaders(self) -> Leaders:
-        """Return all leaders from the current c and n."""
-
-    @abstractmethod
-    def ties(self, targets: list[int], slacks: np.ndarray, limit: int) -> list[np.ndarray]:
-        """Return, for each of these targets, the first `limit` rows that may be the best.
-
-        The slacks, (targets, 2), bound the errors of c in units of ‖f‖ and of n in units of ‖f‖².
-        """
-
-    @abstractmethod
-    def deflate(self, target: int, energy: np.ndarray) -> None:
-        """Set n = ‖f‖² + σ² − energy for all remaining rows."""
-
-    @abstractmethod
-    def drop(self, targets: list[int], rows: list[int]) -> None:
-        """Remove rows from the candidates of targets, pair by pair."""
-
-    @abstractmethod
-    def to_float64(self) -> None:
-        """Compute products in float64 from now on (`error` becomes 0)."""
-
-    @abstractmethod
-    def sweep(self, steps: Steps, limit: int, fraction: float) -> Swept:
-        """Try guessed steps in one pass without changing c and n.
-
-        Find the rows that may reach the threshold after each step (at most `limit`), and those
-        that reach `fraction` of it.
-        """
-
-    @abstractmethod
-    def commit(self, count: int) -> None:
-        """Apply the first `count` steps of the last sweep to c and n without another pass."""
-
-    @abstractmethod
-    def pool(self, rows: np.ndarray) -> LookaheadPool:
-        """Return these rows (ascending) with their c and n."""
-
-    @abstractmethod
-    def best(self, count: int) -> np.ndarray:
-        """Return the `count` rows of highest score, or all that are left, ascending."""
-
-
 class Rows(ABC):
     """Candidate rows f_1 … f_t."""
 
@@ -264,6 +120,13 @@ class Rows(ABC):
     @abstractmethod
     def project(self, vectors: np.ndarray) -> np.ndarray:
         """Return the (m, t) products of every row with each vector (m, p), summed in float64."""
+
+    def approximate(self, vectors: np.ndarray) -> tuple[np.ndarray, float]:
+        """Return products as `project` does, perhaps in float32, and a bound on their error.
+
+        The bound is in units of ‖f‖ and of the length of the vector.
+        """
+        return self.project(vectors), 0.0
 
     def align(self, targets: np.ndarray) -> np.ndarray:
         """Return z_j = f_j·μ for every target, (T, t); 0 where z is nothing but rounding."""
@@ -291,8 +154,6 @@ class ArrayRows(Rows):
     `tolerance` may be that of another dtype. All sums are in float64.
     """
 
-    error = 0.0
-    """Bound on the error of `multiply` in units of ‖f‖, where it sums in float32."""
     readings = 0
     """Passes over stored rows so far."""
 
@@ -305,8 +166,13 @@ class ArrayRows(Rows):
         self.single = some.dtype == self.xp.float32
         self.tolerance = tolerance or (1e-5 if self.single else 1e-11)
         self.on_cpu = isinstance(some, np.ndarray)
+        stretch = (min(self.p, _STRETCH) + 2) * 2.0**-24
+        self.error = stretch if self.single and self.on_cpu else 0.0
+        """Bound on the error of `multiply` in units of ‖f‖: of float32 sums of up to _STRETCH terms
+        in any order, and of the rounding of the direction."""
         self.block_rows = max(1, _BLOCK_BYTES[self.on_cpu] // (8 * max(1, self.p)))
-        self.sweep_rows = _SWEEP_ROWS if self.on_cpu else self.block_rows
+        narrow = int(np.clip(_SWEEP_ENTRIES // max(1, self.p), 512, _SWEEP_ROWS))
+        self.sweep_rows = narrow if self.on_cpu else self.block_rows
         self._last: tuple[bytes, np.ndarray] | None = None
         norms2 = self.xp.empty(self.t, dtype=self.xp.float64, device=self.device)
 
@@ -337,11 +203,14 @@ class ArrayRows(Rows):
 
     def blocks(self, n_vectors: int = 1) -> Iterator[tuple[slice, Array]]:
         """Yield the rows in float64, in blocks large enough for products with `n_vectors`."""
-        step = max(self.block_rows, min(1024, 8 * n_vectors))
         for here, rows in self.pieces():
-            for start in range(0, len(rows), step):
-                block = self.xp.astype(rows[start : start + step], self.xp.float64, copy=False)
-                yield slice(here.start + start, here.start + start + len(block)), block
+            yield from self._cut(here, rows, n_vectors)
+
+    def _cut(self, here: slice, rows: Array, n_vectors: int) -> Iterator[tuple[slice, Array]]:
+        step = max(self.block_rows, min(1024, 8 * n_vectors))
+        for start in range(0, len(rows), step):
+            block = self.xp.astype(rows[start : start + step], self.xp.float64, copy=False)
+            yield slice(here.start + start, here.start + start + len(block)), block
 
     def over_blocks(self, work: Callable[[slice, Array], T]) -> list[T]:
         """Call work(part, rows) on blocks of `sweep_rows` rows; return the results in order."""
@@ -360,17 +229,40 @@ class ArrayRows(Rows):
     def products(self, vectors: Array) -> Array:
         """Return the (m, t) float64 products with the vectors (m, p), where the rows are."""
         out = self.xp.empty((vectors.shape[0], self.t), dtype=self.xp.float64, device=self.device)
-        for part, block in self.blocks(len(vectors)):
-            out[:, part] = vectors @ block.T
+
+        def fill(here: slice, rows: Array) -> None:
+            for part, block in self._cut(here, rows, len(vectors)):
+                out[:, part] = vectors @ block.T
+
+        self.over_blocks(fill)
         return out
 
     def directions(self, directions: np.ndarray, exact: bool) -> Array:
         """Return directions (b, p) in the form that `multiply` takes; `exact` asks for float64."""
-        return self.here(directions)
+        return self.here(directions if exact or not self.error else directions.astype(np.float32))
 
     def multiply(self, rows: Array, directions: Array) -> Array:
-        """Return the (b, m) products of rows (m, p) with directions."""
-        return directions @ self.xp.astype(rows, self.xp.float64, copy=False).T
+        """Return the (b, m) products of rows (m, p) with directions.
+
+        float32 directions are multiplied in float32; sums move to float64 every _STRETCH terms.
+        """
+        if directions.dtype == self.xp.float64:
+            return directions @ self.xp.astype(rows, self.xp.float64, copy=False).T
+        out = np.zeros((len(directions), len(rows)), np.float32 if self.p <= _STRETCH else float)
+        step = max(1, _CACHED_ENTRIES // self.p)
+        for here in (slice(start, start + step) for start in range(0, len(rows), step)):
+            block = rows[here]
+            block.max()  # reads the block in order; the product alone reads it several times slower
+            for part in (slice(i, i + _STRETCH) for i in range(0, self.p, _STRETCH)):
+                out[:, here] += (block[:, part] @ directions[:, part].T).T
+        return out
+
+    def approximate(self, vectors: np.ndarray) -> tuple[np.ndarray, float]:
+        if not self.error:
+            return super().approximate(vectors)
+        Q = self.directions(vectors, exact=False)
+        found = self.over_blocks(lambda _, rows: self.multiply(rows, Q))
+        return np.concatenate(found, axis=1), self.error
 
     def follow(
         self, V: Array, c: Array, n: Array, slack: Array, steps: np.ndarray, n_decreases: bool
@@ -399,7 +291,11 @@ class ArrayRows(Rows):
     def align(self, targets: np.ndarray) -> np.ndarray:
         if self.is_stored:  # the scores and the certificate need z, too: do not read again
             self._last = targets.tobytes(), self.project(targets)
-        return super().align(targets)
+        if self.on_cpu:
+            return super().align(targets)
+        lengths = self.here(np.vecdot(targets, targets)[:, None])
+        z = self.products(self.here(targets))
+        return self.host(zero_rounding(z, self.norms2_here, lengths))
 
     def energy(self, directions: np.ndarray) -> np.ndarray:
         out = self.xp.zeros(self.t, dtype=self.xp.float64, device=self.device)
@@ -524,10 +420,9 @@ class ArrayCandidates(CandidateScores):
         found = self.rows.over_blocks(
             lambda part, rows: self._check(part, rows, Q, steps, fraction)
         )
-        self._swept = steps, [(part, V) for part, V, _ in found]
-        host, b = self.rows.host, len(steps.coefs)
-        rows = np.concatenate([part.start + host(some) for part, _, some in found])
-        v = np.concatenate([host(V[:b, some]) for _, V, some in found], axis=1).astype(np.float64)
+        self._swept = steps, [(part, V) for part, V, *_ in found]
+        rows = np.concatenate([some for *_, some, _ in found])
+        v = np.concatenate([products for *_, products in found], axis=1).astype(np.float64)
         # Follow these few rows through the steps again, with the slacks of each step.
         (c, n), norms2 = self.values(rows), self.rows.norms2[rows]
         c = c - np.cumsum(steps.coefs[:, None] * v, axis=0)
@@ -545,10 +440,10 @@ class ArrayCandidates(CandidateScores):
 
     def _check(
         self, part: slice, rows: Array, Q: Array, steps: Steps, fraction: float
-    ) -> tuple[slice, Array, Array]:
+    ) -> tuple[slice, Array, np.ndarray, np.ndarray]:
         """Follow a block of rows through the steps.
 
-        Returns the products and the positions of rows that may reach a fraction of a threshold.
+        Returns the products, the rows that may reach a fraction of a threshold, and theirs.
         """
         xp, V = self.xp, self.rows.multiply(rows, Q)
         lengths, norms2 = self.lengths[part], self.norms2[part]
@@ -559,7 +454,8 @@ class ArrayCandidates(CandidateScores):
         n = self.n[0, part] - error if self.whole is None else self.whole[part] + 0.0
         bars = np.stack([steps.coefs, fraction * steps.thresholds])
         reach = self.rows.follow(V, c, n, slack, bars, n_decreases=self.whole is None)
-        return part, V, xp.nonzero(reach & alive)[0]
+        some, host = xp.nonzero(reach & alive)[0], self.rows.host
+        return part, V, part.start + host(some), host(V[: len(steps.coefs), some])
 
     def commit(self, count: int) -> None:
         if not count:

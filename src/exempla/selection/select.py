@@ -1,8 +1,8 @@
 """`select`: validate the arguments, choose an array backend, run a selector.
 
-`as_rows` wraps features in the fastest `Rows` for them. Small jobs stay in NumPy, because compiling
-the numba passes would take longer than the job. `select_from_kernel` runs SBQ on kernel values,
-without features: incremental Cholesky in O(t·k) memory.
+`as_rows` wraps features in the fastest `Rows` for them. Only large jobs use numba: loading it takes
+longer than it saves on others. `select_from_kernel` runs SBQ on kernel values, without features:
+incremental Cholesky in O(t·k) memory.
 """
 
 from __future__ import annotations
@@ -35,9 +35,12 @@ from exempla.selection.selectors import SBQ, Problem, Selector, check_noise, che
 SIDES = ("both", "opponents", "proponents")
 MAX_FLOAT64_ENTRIES = 1 << 20
 """Rows of up to this many entries are copied to float64, which makes all sums exact enough."""
-_MAX_NUMPY_WORK = 1 << 29
-"""Multiplications (rows × width × picks) up to which the NumPy loop takes a fraction of a second,
-less than loading and compiling the numba passes."""
+MAX_NUMPY_WORK = 1 << 34
+"""Multiplications (rows × width × picks) up to which the numba passes, which take a tenth off a
+run, save less than the half second in which numba is loaded."""
+MAX_HOST_WORK = 1 << 29
+"""The same for rows on a GPU: up to this they are moved to the host, which takes less time than
+compiling the GPU kernels, once on each machine."""
 _MAX_GROUP_BYTES = 1 << 31
 """Memory for the state of the targets that are selected for together."""
 _MAX_NORM = 1e60
@@ -107,12 +110,14 @@ def wrap(array: Array, picks: int | None = None) -> Rows:
     entries, stored = array.shape[0] * array.shape[1], _is_stored(array)
     if stored and array.dtype not in (np.float32, np.float64):
         raise ExemplaError(f"stored rows have type {array.dtype}; store float32 or float64")
-    if not stored and not isinstance(array, np.ndarray):
-        return ArrayRows(array)
     if entries <= MAX_FLOAT64_ENTRIES:
+        array = array if stored else to_numpy(array)  # also from a GPU
         tolerance = 1e-5 if array.dtype == np.float32 else 1e-11
         return ArrayRows(array[:].astype(np.float64), tolerance)
-    if not stored and picks is not None and entries * picks <= _MAX_NUMPY_WORK:
+    work = np.inf if picks is None else entries * picks
+    if not stored and not isinstance(array, np.ndarray):
+        return ArrayRows(to_numpy(array) if work <= MAX_HOST_WORK else array)
+    if not stored and work <= MAX_NUMPY_WORK:
         return ArrayRows(array)
     try:
         from exempla.selection.numba_rows import NumbaRows

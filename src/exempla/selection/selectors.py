@@ -18,7 +18,11 @@ from exempla.checks import check_seed, is_real
 from exempla.errors import ExemplaError
 from exempla.results import Selection
 from exempla.selection.engine import MATCHED_RATIO, Basis, Run, greedy, score_bounds
-from exempla.selection.rows import ROUNDING, Rows, Rule, descending, first_of_best
+from exempla.selection.rows import ROUNDING, Rows, Rule, descending, first_of_best, tie_threshold
+
+_MAX_AHEAD, _POOL, _MAX_NEAR = 32, 512, 4096
+"""Picks that `NonNegative` guesses at most before it reads the rows, rows that it guesses among,
+and rows that it computes one by one in float64 if they may be the best."""
 
 
 @dataclass(frozen=True)
@@ -221,6 +225,11 @@ class NonNegative(Selector):
     """
 
     def choose_one(self, problem: Problem, i: int, k: int) -> Selection:
+        """Guess the next picks among the rows that point towards the residual most now.
+
+        One reading of the rows then measures them against the residual after each guess, up to the
+        first wrong one.
+        """
         from exempla.selection.nnls import GrowingNNLS
 
         rows, target, start = problem.rows, problem.targets[i], problem.starts[i]
@@ -229,29 +238,72 @@ class NonNegative(Selector):
         indices: list[int] = []
         errors = [float(target @ target)]
 
-        def take(j: int, row: np.ndarray) -> None:
+        def take(j: int, row: np.ndarray, residual: np.ndarray) -> None:
             left[j] = False
-            fit.add(row)
             basis.add(row)
             indices.append(j)
-            errors.append(float(fit.residual @ fit.residual))
+            errors.append(float(residual @ residual))
 
         for j, row in zip(start.indices, start.state.rows) if start is not None else ():
-            take(int(j), row)
+            fit.add(row)
+            take(int(j), row, fit.residual)
         stopped, slack = "k", ROUNDING * fit.scale
-        while len(indices) < k:
-            correlation = rows.project(fit.residual[None])[0] / lengths
-            correlation = np.where(left, correlation, -np.inf)
-            best = float(correlation.max())
-            if errors[-1] <= MATCHED_RATIO**2 * errors[0] or best <= fit.TOLERANCE * fit.scale:
-                stopped = "residual" if left.any() else "candidates"
+        pool, ahead = np.empty(0, dtype=np.int64), 1
+        while len(indices) < k and stopped == "k":
+            guesses, features, marks, residuals = _run_ahead(fit, rows, pool[left[pool]], ahead)
+            products, error = rows.approximate(np.array(residuals))
+            for s, (residual, measured) in enumerate(zip(residuals, products)):
+                about = np.where(left, measured / lengths, -np.inf)
+                off = slack + error * float(np.linalg.norm(residual))
+                near = np.flatnonzero(about + off >= tie_threshold(about.max() - off))
+                few = len(near) <= _MAX_NEAR
+                exact = rows.take(near) @ residual if few else rows.project(residual[None])[0, near]
+                exact = np.where(left[near], exact / lengths[near], -np.inf)
+                matched = errors[-1] <= MATCHED_RATIO**2 * errors[0]
+                if matched or float(exact.max()) <= fit.TOLERANCE * fit.scale:
+                    fit.rewind(marks[s])
+                    stopped = "residual" if left.any() else "candidates"
+                    break
+                j = int(near[first_of_best(exact - slack, exact + slack)])
+                if s < len(guesses) and j == guesses[s]:
+                    take(j, features[s], residuals[s + 1])
+                    continue
+                fit.rewind(marks[s])
+                row = rows.take(np.array([j]))[0]
+                fit.add(row)
+                take(j, row, fit.residual)
+                towards = (products[s:] / lengths).max(axis=0)
+                pool = np.sort(np.argpartition(-towards, min(_POOL, rows.t) - 1)[:_POOL])
+                ahead = min(k - len(indices), 2 * s + 4, int(np.clip(rows.p // 8, 1, _MAX_AHEAD)))
                 break
-            j = first_of_best(correlation - slack, correlation + slack)
-            take(j, rows.take(np.array([j]))[0])
         # A refit never increases the error, except by rounding in the last place.
         measured = {"gains": np.maximum(-np.diff(errors), 0.0), "weights": fit.weights}
         measured |= {"variance": errors[-1], "mmd2": errors[-1]}
         return problem.result(i, self, indices, basis, stopped, **measured)
+
+
+def _run_ahead(
+    fit: Any, rows: Any, pool: np.ndarray, count: int
+) -> tuple[list[int], list[np.ndarray], list[np.ndarray], list[np.ndarray]]:
+    """Guess up to count − 1 nonnegative picks among the rows of a pool, adding them to the fit.
+
+    Returns them, their features, and the fit's marks and residuals before and after each of them.
+    """
+    marks, residuals = [fit.mark()], [fit.residual]
+    features = rows.take(pool)
+    units = (features / np.linalg.norm(features, axis=1)[:, None]).astype(np.float32)
+    chosen: list[int] = []
+    while len(residuals) < count and len(chosen) < len(pool):
+        towards = units @ residuals[-1].astype(np.float32)
+        towards[chosen] = -np.inf
+        at = int(np.argmax(towards))
+        if not towards[at] > 0:
+            break
+        chosen.append(at)
+        fit.add(features[at])
+        marks.append(fit.mark())
+        residuals.append(fit.residual)
+    return pool[chosen].tolist(), [features[at] for at in chosen], marks, residuals
 
 
 @dataclass(frozen=True)

@@ -32,17 +32,8 @@ from exempla.arrays import Array
 from exempla.checks import check_choice, whole_number
 from exempla.errors import ExemplaError
 from exempla.results import Selection
-from exempla.selection.rows import (
-    ArrayRows,
-    CandidateScores,
-    Leaders,
-    LookaheadPool,
-    Rows,
-    Rule,
-    StateLostError,
-    Steps,
-    Swept,
-)
+from exempla.selection.candidate_scores import CandidateScores, Leaders, LookaheadPool, Steps, Swept
+from exempla.selection.rows import ArrayRows, Rows, Rule, StateLostError
 from exempla.selection.select import as_rows
 from exempla.selection.selectors import Problem, Selector
 

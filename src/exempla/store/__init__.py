@@ -4,10 +4,10 @@
 it is made, and the identity of a store. Imports: arrays, io, errors, progress.
 """
 
-from exempla.store.folder import RowSet, claim, delete_rows, disk_errors, identity_of, shard_height
+from exempla.store.folder import RowSet, claim, delete_rows, disk_errors, identity_of
 from exempla.store.shards import Shard, StoredRows, read_object, write_object
 
 __all__ = [
     "RowSet", "Shard", "StoredRows", "claim", "delete_rows", "disk_errors", "identity_of",
-    "read_object", "shard_height", "write_object",
+    "read_object", "write_object",
 ]  # fmt: skip

@@ -15,10 +15,11 @@ import json
 import pickle
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from shutil import disk_usage
 from typing import Any
 
 import numpy as np
@@ -32,11 +33,12 @@ from exempla.io import (
     os_errors,
     read_json,
     read_seal,
+    remove_parts,
     verified,
     write_bytes,
     write_sealed,
 )
-from exempla.progress import counter
+from exempla.progress import counter, say
 from exempla.store.shards import Shard, StoredRows, cut_short
 
 _SHARD_BYTES, _MAX_SHARDS = 2**26, 256
@@ -50,9 +52,10 @@ _N_RANDOMNESS_PROBES = 4
 _MANIFEST = "manifest.json"
 _SHARD_NAME = re.compile(r"\d{12}-\d{12}\.npy")
 _Range = tuple[int, int]
+Blocks = Callable[[list[_Range]], Iterable[np.ndarray]]
 
 
-def shard_height(rows: int, row_bytes: int) -> int:
+def _shard_height(rows: int, row_bytes: int) -> int:
     """Return the number of rows in a shard."""
     row_bytes = max(row_bytes, 1)
     height = max(1, _SHARD_BYTES // row_bytes, -(-rows // _MAX_SHARDS))
@@ -70,6 +73,14 @@ class RowSet:
     height: int
     about: Mapping[str, Any]
     """Description of the rows; a shard with another one does not belong to the set."""
+
+    @classmethod
+    def sized(
+        cls, folder: Path, rows: int, width: int, dtype: np.dtype, about: Mapping[str, Any]
+    ) -> RowSet:
+        """Choose the height of the shards."""
+        dtype = np.dtype(dtype)
+        return cls(folder, rows, width, dtype, _shard_height(rows, width * dtype.itemsize), about)
 
     @property
     def ranges(self) -> list[_Range]:
@@ -116,9 +127,31 @@ class RowSet:
         with disk_errors(self.folder):
             write_sealed(path, lambda sink: np.save(sink, values, allow_pickle=False), about)
 
+    def fill(self, blocks: Blocks, what: str, ranges: list[_Range] | None = None) -> None:
+        """Write the missing shards, of all or of some ranges.
+
+        `blocks(missing)` yields the rows of each missing range. Raises before the first row is made
+        if the shards do not fit on the disk.
+        """
+        ranges = self.ranges if ranges is None else ranges
+        with self.writing(ranges):
+            missing = self.missing(ranges)
+            count = sum(stop - start for start, stop in missing)
+            needed, free = count * self.width * self.dtype.itemsize, disk_usage(self.folder).free
+            if needed > free:
+                raise ExemplaError(
+                    f"the rows need {needed / 2**30:.2g} GiB more, but {self.folder} has only "
+                    f"{free / 2**30:.2g} GiB free: free some space, or give another folder or a "
+                    "smaller sketch=."
+                )
+            with counter(what, count) as bar:
+                for (start, _), rows in zip(missing, blocks(missing) if missing else ()):
+                    self.write(start, rows)
+                    bar.update(len(rows))
+
     def finish(self) -> StoredRows:
         """Write a manifest of all shards beside them, and open the rows as one array."""
-        shards, files = [], {}
+        files = {}
         for start, stop in self.ranges:
             path = self.path(start, stop)
             with os_errors(f"{path} cannot be read", "; fit again"):
@@ -126,7 +159,6 @@ class RowSet:
             if seal is None:
                 raise cut_short(path)
             self._check(path, start, stop, seal)
-            shards.append(Shard(path, start, stop))
             sizes = {name: seal[name] for name in ("bytes", "sha256")}
             files[path.name] = {"rows": [start, stop], **sizes}
         shape = [self.rows, self.width]
@@ -134,9 +166,16 @@ class RowSet:
         data = (json.dumps(manifest, indent=1) + "\n").encode()
         path = self.folder / _MANIFEST
         with disk_errors(self.folder):
-            if not path.exists() or path.read_bytes() != data:
-                write_bytes(path, data)
-        return StoredRows(tuple(shards))
+            if path.exists() and path.read_bytes() != data:
+                path.unlink(missing_ok=True)
+            if not path.exists():
+                write_bytes(path, data, keep_existing=True)
+            remove_parts(path)  # of writers that were killed
+        return self.before(self.rows)
+
+    def before(self, row: int) -> StoredRows:
+        """Open the shards that end before this row, or with it."""
+        return StoredRows(tuple(Shard(self.path(*r), *r) for r in self.ranges if r[1] <= row))
 
     def _check(self, path: Path, start: int, stop: int, seal: Mapping[str, Any]) -> None:
         wanted = {**self.about, "start": start, "stop": stop}
@@ -151,7 +190,10 @@ class RowSet:
 
     @contextmanager
     def writing(self, ranges: list[_Range]) -> Iterator[None]:
-        """Hold a lock on these shards inside the block, where the system has locks."""
+        """Hold a lock on these shards inside the block, where the system has locks.
+
+        On Ctrl-C, print what has been saved.
+        """
         with disk_errors(self.folder):
             make_folder(self.folder)
         if not ranges:
@@ -174,7 +216,17 @@ class RowSet:
             for one in ranges:  # temporary files that killed writers left
                 for scratch in self.folder.glob(f".{self.path(*one).name}.*"):
                     scratch.unlink(missing_ok=True)
-            yield
+            try:
+                yield
+            except KeyboardInterrupt as stopped:
+                every = len(self.ranges)
+                note = (
+                    f"{every - len(self.absent())} of {every} shards are saved in {self.folder}: "
+                    "the same call with the same store continues from there"
+                )
+                stopped.add_note(note)
+                say(f"stopped; {note}")
+                raise
             mine.unlink(missing_ok=True)
 
 
@@ -203,7 +255,7 @@ _NAMES = {
     "format": "the format of the store", "version": "the version of exempla", "models": "the model",
     "data": "the training data", "rows": "the number of training examples",
     "fisher": "fisher=", "sketch": "sketch=", "seed": "seed=", "likelihood": "likelihood=",
-    "parameters": "parameters=",
+    "parameters": "parameters=", "damping": "damping=",
 }  # fmt: skip
 """What may differ, in words."""
 

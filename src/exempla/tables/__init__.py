@@ -40,8 +40,9 @@ from exempla.tables.models.choose import (
     choose_model,
     cross_validated_accuracy,
     default_model,
+    tuned_classifier,
 )
-from exempla.tables.models.image import default_image_model
+from exempla.tables.models.image import default_image_model, image_features
 from exempla.tables.split import Split, feature_frame, split
 from exempla.tables.table import Table
 
@@ -49,7 +50,7 @@ __all__ = [
     "Table", "read_table", "borrow_names", "format_suffix",
     "Column", "infer_columns", "show_columns", "label_of", "feature_frame",
     "default_model", "choose_model", "Chosen", "cross_validated_accuracy", "CrossValidation",
-    "default_image_model",
+    "default_image_model", "image_features", "tuned_classifier",
     "Split", "split",
     "Decision", "export", "corrected",
     "Images", "load_images", "thumbnail", "safe_path",

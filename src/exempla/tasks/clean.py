@@ -16,7 +16,7 @@ import numpy as np
 from exempla.checks import check_k, check_seed
 from exempla.errors import ExemplaError, ExemplaWarning
 from exempla.explainer import Explainer, KernelOptions
-from exempla.kernel.kernel import mean_embedding, shares
+from exempla.kernel.kernel import Query, mean_embedding, shares
 from exempla.progress import showing
 from exempla.results import Explanation, Question, Selection
 from exempla.selection import Selector, TopInfluence
@@ -143,20 +143,23 @@ def clean_from(
     check_question(k, "opponents", "true", ask, selector)
     with showing(explainer.progress):
         asked = trusted_query(explainer, test, ask, None, errors)
+        query = explainer.kernel("influence").query(asked.test)
         if selector is None:
-            found = _most_harmful(explainer, asked.test, k, asked.weights)
+            found = _most_harmful(explainer, query, k, asked.weights)
         else:
-            picked = pick(explainer, asked.test, k, "opponents", "true", selector, asked.weights)
+            picked = pick(explainer, query, k, "opponents", selector, asked.weights)
             found = Cleaning.of(picked, effect=-picked.alignment / explainer.n_train)
         found = replace(asked.answered(found, explainer, test), fit=fit)
-        answer: Any = with_removal(found, fit, time.perf_counter() - started)
+        answer: Any = with_removal(found, query, fit, time.perf_counter() - started)
         return answer
 
 
-def _most_harmful(explainer: Explainer, test: Any, k: int, weights: np.ndarray | None) -> Cleaning:
+def _most_harmful(
+    explainer: Explainer, query: Query, k: int, weights: np.ndarray | None
+) -> Cleaning:
     """Return the k groups of copies with the most negative influence on the mean of the query."""
     n, k = explainer.n_train, check_k(k, explainer.n_train)
-    influence = explainer.set_influence(test, "true", weights, solve="sketch").values
+    influence = explainer.set_influence(query, "true", weights, solve="sketch").values
     least = RELATIVE_TIE * np.abs(influence).max()  # anything smaller is rounding
     harmful = descending(-influence)[: 3 * k + 20]
     harmful = harmful[influence[harmful] < -least]
@@ -169,13 +172,14 @@ def _most_harmful(explainer: Explainer, test: Any, k: int, weights: np.ndarray |
     totals = np.array([-influence[rows].sum() for rows in groups])
     best = [i for i in descending(totals)[:k] if totals[i] > least]
     order = leaders[best]
-    query = kernel.query(test)
     notes = list(dict.fromkeys(note for e in explainer.embeddings for note in e.oracle.notes))
     if len(order) < k:
         others = "no other one harms these predictions"
         notes.append(f"{len(order)} of {k} examples were found: {others}.")
         warnings.warn(notes[-1], ExemplaWarning, stacklevel=4)
-    question = Question(explainer, query.examples[0], test, shares=shares(weights, len(query)))
+    question = Question(
+        explainer, query.examples[0], query.test, shares=shares(weights, len(query))
+    )
     rows = kernel.whiten_rows(order)
     mu = mean_embedding(kernel.query_rows(query, rows), weights)
     return Cleaning.of(

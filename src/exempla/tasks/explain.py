@@ -21,6 +21,7 @@ import numpy as np
 from exempla.checks import check_k, whole_number
 from exempla.errors import ExemplaError, ExemplaWarning
 from exempla.explainer import Explainer, KernelOptions, Side, check_options
+from exempla.kernel.kernel import Query, shares
 from exempla.oracles.base import Labels
 from exempla.quality import judge_test
 from exempla.results import Explanation
@@ -193,26 +194,29 @@ def explain_from(
     check_question(k, side, labels, ask, selector, weights)
     started = time.perf_counter() if started is None else started
     asked = trusted_query(explainer, test, ask, weights, errors)
-    found = pick(explainer, asked.test, k, side, labels, selector, asked.weights)
+    query = explainer._query(asked.test, labels, asked.weights)
+    found = pick(explainer, query, k, side, selector, asked.weights)
     oracle, quality = explainer.embeddings[0].oracle, None
     if asked.rows is not None:
         quality = judge_test(oracle, test, "test rows")
     elif len(explainer.models) == 1:
         quality = judge_held_out(explainer.models[0], explainer.train_data, oracle.likelihood)
     found = asked.answered(found, explainer, test, quality=quality)
-    return with_removal(found, fit, max(time.perf_counter() - started, 0.0))
+    return with_removal(found, query, fit, max(time.perf_counter() - started, 0.0))
 
 
 def pick(
     explainer: Explainer,
-    test: Any,
+    query: Query,
     k: int | Literal["auto"],
     side: Side,
-    labels: Labels,
     selector: Selector | None,
     weights: np.ndarray | None,
 ) -> Explanation:
-    """Pick k training rows that are not copies of each other, with all copies of each."""
+    """Pick k training rows that are not copies of each other, with all copies of each.
+
+    The query has been read and is scored once, whatever the number of selections.
+    """
     n = explainer.n_train
     wanted = auto_limit(n) if k == "auto" else check_k(k, n)
 
@@ -220,7 +224,7 @@ def pick(
         with warnings.catch_warnings():
             if quiet:
                 warnings.simplefilter("ignore", ExemplaWarning)
-            return explainer.explain(test, count, side, labels, selector, weights=weights)
+            return explainer._explanations(query, count, side, selector, weights, each=False)[0]
 
     found = select(wanted, quiet=k == "auto")
     copies = Copies(explainer.kernel().features.rows.__getitem__, n, explainer.train_data)
@@ -236,11 +240,11 @@ def pick(
     members = copies.members(found.indices[leaders])
     diffuse = False
     if k == "auto" and len(leaders):
-        influence = explainer.set_influence(test, labels, weights, solve="sketch").values
+        influence = explainer.set_influence(query, query.labels, weights, solve="sketch").values
         push = np.array([influence[group].sum() for group in members])
         wanted = smallest_set(np.abs(push) if side == "both" else push * _SIGN[side])
         diffuse = side == "opponents" and is_diffuse(
-            explainer, np.concatenate(members), test, labels, weights
+            explainer, np.concatenate(members), query, weights
         )
         wanted = min(wanted, _SHOWN_IF_DIFFUSE) if diffuse else wanted
     if len(leaders) > wanted:  # greedy picks are nested: the first ones stay what they are
@@ -248,8 +252,10 @@ def pick(
         found = select(end, quiet=True)
         first, leaders, members = first[:end], leaders[:wanted], members[:wanted]
     place = np.searchsorted(leaders, first)
+    assert found.question is not None
     return replace(
         found,
+        question=found.question._replace(shares=shares(weights, len(query))),
         indices=found.indices[leaders],
         ids=None if found.ids is None else found.ids[leaders],
         weights=np.bincount(place, found.weights, minlength=len(leaders)),

@@ -29,6 +29,7 @@ from exempla.arrays import nbytes_of
 from exempla.checks import check_seed, check_times
 from exempla.data import absent_labels, arrays_of, listing, n_rows, take_examples
 from exempla.errors import ExemplaError
+from exempla.kernel.kernel import RemovalEffect
 from exempla.memory import Forecast, explain_bytes
 from exempla.oracles import is_checkpoint, make_oracle
 from exempla.oracles.base import CLASSES
@@ -94,12 +95,12 @@ def smallest_set(effects: np.ndarray) -> int:
     return int(np.argmax(total >= REACH * total.max())) + 1 if total.max() > 0 else 1
 
 
-def is_diffuse(explainer: Any, rows: np.ndarray, test: Any, labels: Any, weights: Any) -> bool:
+def is_diffuse(explainer: Any, rows: np.ndarray, query: Any, weights: Any) -> bool:
     """Return True if removing even these rows hardly changes the queried predictions."""
     factor = SIZE[kind_of(explainer)].factor
-    effect = explainer.removal_effect(rows, test, labels, weights, scale=factor)
-    n = len(explainer.embeddings[0].oracle.read(test, role="test"))
-    return effect.log_likelihood < _DIFFUSE_GAIN and (effect.n_fixed or 0) < _DIFFUSE_FIXED * n
+    effect = explainer.removal_effect(rows, query, query.labels, weights, scale=factor)
+    few = _DIFFUSE_FIXED * len(query)
+    return effect.log_likelihood < _DIFFUSE_GAIN and (effect.n_fixed or 0) < few
 
 
 def memory_forecast(model: Any, train: Any, fit: Any, whitened: bool = True) -> Forecast:
@@ -112,18 +113,19 @@ def memory_forecast(model: Any, train: Any, fit: Any, whitened: bool = True) -> 
     return partial(explain_bytes, inputs=inputs, whitened=whitened)
 
 
-def with_removal(found: Explanation, fit: Any, elapsed: float) -> Explanation:
+def with_removal(found: Explanation, query: Any, fit: Any, elapsed: float) -> Explanation:
     """Return the explanation with the effect of its removal, measured if that is quick.
 
-    `elapsed` is how many seconds the explanation has taken: retraining may take as long again.
+    `query` holds the queried examples, and `elapsed` is how many seconds the explanation has taken:
+    retraining may take as long again.
     """
     question = found.question
     assert question is not None
     explainer = question.explainer
     if not len(found):
-        return found
+        return replace(found, removal=asdict(RemovalEffect(0, 0.0, 0.0, 0.0)))
     size, removed = SIZE[kind_of(explainer)], found.removed
-    asked: Any = (queried(question), found.labels, question.shares)
+    asked: Any = (query, found.labels, question.shares)
     predicted = asdict(explainer.removal_effect(removed, *asked, scale=size.factor))
     change = predicted["log_likelihood"]
     ends: Any = sorted((change * size.low, change * size.high))

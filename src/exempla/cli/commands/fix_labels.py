@@ -92,9 +92,10 @@ def run(options: Namespace) -> int:
 def _judge(job: Job, model: Any, train: Any, curated: Any, task: str, **how: Any) -> Any:
     """Judge the labels of all rows."""
     start_stage("judging the labels")
-    seed, progress = job.options.seed, job.progress
+    options, progress = job.options, job.progress
+    how |= {"seed": options.seed, "store": options.store, "task": task}
     with one_thread(train[0]):
-        return fix_labels(model, train, curated, seed=seed, progress=progress, task=task, **how)
+        return fix_labels(model, train, curated, progress=progress, **how)
 
 
 def _about(job: Job, dataset: Dataset, model: str) -> About:

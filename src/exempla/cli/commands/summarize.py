@@ -22,7 +22,7 @@ def run(options: Namespace) -> int:
     with reading(options, 0.2, [name], linear=True) as (given, job):
         picked: Any = summarize(
             given.model, given.train, options.k, total=options.total,
-            seed=options.seed, progress=job.progress,
+            store=options.store, seed=options.seed, progress=job.progress,
         )  # fmt: skip
         scores = _compared(given, picked)
     found = picked.renumbered(given.parts.train)

@@ -163,6 +163,18 @@ class Vectors(Operand):
     def written(self) -> Tensor:
         return F.pad(self.values, (0, 1), value=1.0) if self.ones else self.values
 
+    def moment(self) -> Tensor:
+        if not self.ones:
+            return super().moment()
+        flat, sums = replace(self, ones=False), widen(self.values).sum((0, 1))[None]
+        count = torch.full_like(sums[:, :1], self.values.shape[:2].numel())
+        return torch.cat([torch.cat([flat.moment(), sums]), torch.cat([sums, count], 1).T], 1)
+
+    def pair(self, other: Operand) -> Tensor:
+        if not (self.ones and isinstance(other, Vectors) and other.ones):
+            return super().pair(other)
+        return _product(self.values, other.values.transpose(1, 2)) + 1.0
+
     def _along(self, basis: Tensor) -> Tensor:
         if self.ones:  # Uᵀ[v; 1] without writing the ones out
             return widen(self.values) @ basis[:-1] + basis[-1]
@@ -277,10 +289,6 @@ class StructuredFactors(Factors, ABC):
     def _width(self) -> int:
         """Numbers that writing out one row takes."""
         return self.sizes[0] * self.sizes[1]
-
-    @property
-    def given_inputs(self) -> Tensor | None:
-        return self.a
 
     def project_pairs(self, basis_in: Tensor, basis_out: Tensor, pairs: Pairs) -> Tensor:
         return self.project(basis_in, basis_out).flatten(1)[:, pairs.flat]
@@ -462,10 +470,6 @@ class SumFactors(StructuredFactors):
     @property
     def nbytes(self) -> int:
         return sum(f.nbytes for f in self.parts)
-
-    @property
-    def given_inputs(self) -> Tensor | None:
-        return None
 
     @property
     def work(self) -> Work:

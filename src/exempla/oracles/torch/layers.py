@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -140,7 +141,7 @@ class Use:
     bias_beside: ClassVar[bool] = True
     """Whether the bias can be one more row of the weight's inputs."""
 
-    @property
+    @cached_property
     def names(self) -> set[str]:
         return {name for name in (self.weight, self.bias) if name}
 
@@ -448,9 +449,12 @@ def pull_back(
 
 def random_cotangent(outputs: Tensor) -> Tensor:
     """Return a random direction of the outputs, the same at every call."""
-    generator = torch.Generator().manual_seed(0)
-    directions = torch.randn(outputs.shape, generator=generator, dtype=torch.float32)
-    return directions.to(outputs.device, outputs.dtype)
+    # drawn on the device: a CPU takes seconds for the logits of a language model
+    generator = torch.Generator(outputs.device).manual_seed(0)
+    directions = torch.randn(
+        outputs.shape, generator=generator, device=outputs.device, dtype=torch.float32
+    )
+    return directions.to(outputs.dtype)
 
 
 class RowProbe:
@@ -473,38 +477,47 @@ class RowProbe:
             self.scaled.append(pull_back(outputs, edges, along, again=True))
             digit *= self.base
 
-    def _samples(self, place: int, rows: Callable[[Tensor], Tensor]) -> Tensor | None:
-        """Return the sample of each row, −1 if no gradient reaches it; None if a row has several.
+    def _samples(self, place: int, rows: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+        """Return the sample of each row, −1 if no gradient reaches it, and whether none has two.
 
-        `rows` turns a gradient into (rows, numbers).
+        `rows` turns a gradient into (rows, numbers). Both results stay on the device.
         """
         first = self.plain[place]
         assert first is not None
         norms = rows(first).double().norm(dim=1)
         reached = norms > 0
         found = torch.zeros(len(norms), dtype=torch.long, device=norms.device)
+        sure = torch.ones((), dtype=torch.bool, device=norms.device)
         for digit, gradients in enumerate(self.scaled):
             g = gradients[place]
             assert g is not None
-            factor = (rows(g).double().norm(dim=1)[reached] / norms[reached]).log2()
-            if bool(((factor - factor.round()).abs() > _MAX_LOG_ERROR).any()):
-                return None
-            found[reached] += factor.round().long() * self.base**digit
-        if bool((found >= self.n).any()) or bool((found < 0).any()):
-            return None
-        return found.masked_fill(~reached, -1)
+            ratio = rows(g).double().norm(dim=1) / norms
+            factor = torch.where(reached, ratio, 1.0).log2()
+            sure = sure & ((factor - factor.round()).abs() <= _MAX_LOG_ERROR).all()
+            found = found + factor.round().long() * self.base**digit
+        sure = sure & ((found >= 0) & (found < self.n)).all()
+        return found.masked_fill(~reached, -1), sure
 
-    def layout(self, place: int, use: Use, usual: Place) -> Place | None:
-        """Return where samples stand at this use in this pass; None if a row has several."""
-        if use.repeat is not None or self.plain[place] is None:
-            return usual
-        if isinstance(usual, Layout) and use.axes and use.shape[usual.axis] % self.n == 0:
-            samples = self._samples(place, lambda g: usual.split(g, self.n).flatten(1))
-            if samples is not None:
-                known = torch.arange(self.n, device=samples.device)
-                if bool(((samples == known) | (samples < 0)).all()):
-                    return usual
-        if not use.by_row:
-            return None
-        samples = self._samples(place, lambda g: g.reshape(-1, g.shape[-1]))
-        return None if samples is None else SampleRows.of(samples, self.n)
+    def layouts(self, known: Sequence[tuple[Use, Place]]) -> list[Place | None]:
+        """Return where samples stand at each use in this pass; None if a row has several.
+
+        `known` are the uses with their usual places, which are checked together: the host waits
+        for the device once.
+        """
+        found: list[Place | None] = [place for _, place in known]
+        checks, others = {}, []
+        for i, (use, usual) in enumerate(known):
+            if use.repeat is not None or self.plain[i] is None:
+                continue
+            others.append(i)
+            if isinstance(usual, Layout) and use.axes and use.shape[usual.axis] % self.n == 0:
+                samples, sure = self._samples(i, lambda g, at=usual: at.split(g, self.n).flatten(1))
+                expected = torch.arange(self.n, device=samples.device)
+                checks[i] = sure & ((samples == expected) | (samples < 0)).all()
+        right = torch.stack([*checks.values()]).tolist() if checks else []
+        for i in set(others) - {i for i, as_usual in zip(checks, right) if as_usual}:
+            found[i] = None
+            if known[i][0].by_row:
+                samples, sure = self._samples(i, lambda g: g.reshape(-1, g.shape[-1]))
+                found[i] = SampleRows.of(samples, self.n) if bool(sure) else None
+        return found

@@ -56,7 +56,7 @@ Forward = Callable[[Any, Batch], Tensor]
 """(model, batch) → outputs, or log-probabilities of a custom likelihood."""
 _GOOD_BYTES = {"cpu": 2**26, "cuda": 2**30}
 """Bytes of factors beyond which a larger batch is no faster."""
-_MIN_EXAMPLES = {"cpu": 4, "cuda": 8}
+_MIN_EXAMPLES = {"cpu": 4, "cuda": 10}
 """Smallest batch, if it fits in a quarter of the free memory."""
 _PASS_TIMES = 3
 """Memory of a pass, in multiples of its factors."""
@@ -482,8 +482,7 @@ class _Pass:
         uses, n = self.tape.uses, len(self.batch)
         known = [(use, self.plan.layout(key)) for use, key in zip(uses, self.tape.keys)]
         if self.tape.routed:  # rows were gathered by index: an order of this batch alone
-            probe = RowProbe(self.outputs, uses, n)
-            return [probe.layout(i, use, layout) for i, (use, layout) in enumerate(known)]
+            return RowProbe(self.outputs, uses, n).layouts(known)
         found: list[Place | None] = []
         for use, layout in known:
             fits = use.repeat is not None or not use.axes

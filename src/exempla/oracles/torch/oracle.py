@@ -63,8 +63,8 @@ _MAX_VARIANCE_SAMPLE = 8192
 _PROBED = 8
 """Examples whose outputs decide the likelihood."""
 DEFAULT_BUDGET = 3.0
-"""Epochs that a fit may cost by default. On three networks LDS was .002, .005 and .006 below that
-of the exact embedding (`benchmarks.fit_cost`, which has the rule)."""
+"""Epochs that a fit may cost by default. On three networks LDS was at most .005 below that of the
+exact embedding (`benchmarks.fit_cost`, which has the rule)."""
 _DEVICE_SHARE = 8
 """Arrays that take less than 1/8 of a GPU's free memory are moved there whole."""
 
@@ -415,6 +415,7 @@ class TorchOracle(Oracle):
                     factors = run.rows(cotangent, again=True)
                 rows = ScoreRows(batch.positions, factors, to_score=scale)
                 yield rows if len(chosen) == len(batch) else rows.take(chosen)
+                rows = factors = None  # the next pass needs their memory
                 done += 1
             if with_scores and isinstance(head, TokenHead):
                 if check:

@@ -389,7 +389,7 @@ class _Views:
 
     def __init__(self, names: dict[int, str]) -> None:
         self.tracked = names
-        self.names: dict[int, str] = {}
+        self.names = dict(names)
         self.known: dict[int, _View] = {}
 
     def _of(self, value: Any) -> _View | None:
@@ -492,6 +492,8 @@ class Tape(TorchFunctionMode):
         self.keys: list[tuple[str, int]] = []
         self.unknown: set[str] = set()
         self.views = _Views(names)
+        self.known = self.views.names
+        """Names of the parameters and of the matrices taken out of them, by id."""
         self.gathered = False
         """Whether rows have been gathered by index so far."""
         self.routed = False
@@ -517,12 +519,13 @@ class Tape(TorchFunctionMode):
                     self.gathered = True  # rows of a packed sequence: in the order of time steps
                 return out
         out = func(*args, **kwargs)
-        if not any(t.requires_grad for t in _tensors(out)):
+        single = torch.is_tensor(out)
+        if not (out.requires_grad if single else any(t.requires_grad for t in _tensors(out))):
             return out
         if self.views.follow(func, args, kwargs, out):
             return out
         use = None
-        if torch.is_tensor(out):
+        if single:
             use = self.views.describe(func, args, kwargs)
             use = use or _describe(func, self.names, args, kwargs)
         if use is None or use.names != touched:
@@ -549,11 +552,10 @@ class Tape(TorchFunctionMode):
 
     def _collect(self, values: Any, touched: set[str]) -> None:
         """Add the names of the parameters among the values; every torch call comes here."""
-        names, views = self.names, self.views.names
+        known = self.known
         for value in values:
-            name = names.get(id(value)) or views.get(id(value))
-            if name is not None:
-                touched.add(name)
+            if id(value) in known:
+                touched.add(known[id(value)])
             elif isinstance(value, (list, tuple)):
                 self._collect(value, touched)
 

@@ -65,7 +65,7 @@ def error_bound(parts: int, p: int) -> float:
     return ((192.0 if parts == 2 else 0.0) + 16.0 + p / _DEPTH) * 2.0**-24
 
 
-def _jit(kernel: Any) -> Any:
+def jit(kernel: Any) -> Any:
     return triton.jit(kernel) if triton is not None else kernel
 
 
@@ -74,14 +74,23 @@ def scores(rule: Rule, c: Any, n: Any, scale: Any) -> Any:
     return c * c / n if rule is Rule.GAIN else c * c * scale
 
 
-@_jit
-def _sweep_kernel(
-    F, Q, marks, picks, tried, c, n, lengths, floor, scale, counts, near, upper, t, p,
-    RULE: tl.constexpr, LIMIT: tl.constexpr, PARTS: tl.constexpr, WIDEN: tl.constexpr,
+def within_reach(state: Any, c: Any, n: Any, slack_c: Any, slack_n: Any, bar: float) -> Any:
+    """Return the rows whose score may reach the bar, given bounds on the errors of c and n.
+
+    `state` has the rule, and norms2, lengths, floor and scale of the rows.
+    """
+    most, error = c.abs() + slack_c * state.lengths, slack_n * state.norms2
+    score = scores(state.rule, most, torch.clamp(n - error, min=1e-300), state.scale)
+    return torch.nonzero((score >= bar) & (n + error > state.floor))[:, 0]
+
+
+@jit
+def row_products(
+    F, Q, rows, inside, p,
+    PARTS: tl.constexpr, WIDEN: tl.constexpr,
     ROWS: tl.constexpr, DEPTH: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    inside = rows < t
+    """Return the products of a tile of rows with directions split by `split_bfloat16`."""
     columns = tl.arange(0, COLUMNS)
     sums = tl.zeros((ROWS, COLUMNS), tl.float32)
     lines = F + rows[:, None].to(tl.int64) * p
@@ -110,6 +119,19 @@ def _sweep_kernel(
         else:
             little = tl.dot(f0, q1, tl.dot(f1, q0))
         sums += tl.dot(f0, q0, little)
+    return sums
+
+
+@jit
+def _sweep_kernel(
+    F, Q, marks, picks, tried, c, n, lengths, floor, scale, counts, near, upper, t, p,
+    RULE: tl.constexpr, LIMIT: tl.constexpr, PARTS: tl.constexpr, WIDEN: tl.constexpr,
+    ROWS: tl.constexpr, DEPTH: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    inside = rows < t
+    columns = tl.arange(0, COLUMNS)
+    sums = row_products(F, Q, rows, inside, p, PARTS, WIDEN, ROWS, DEPTH, COLUMNS)
     there = tried + rows[:, None].to(tl.int64) * COLUMNS + columns[None, :]
     tl.store(there, sums, mask=inside[:, None])
     cs = tl.load(c + rows, mask=inside, other=0.0)
@@ -177,7 +199,7 @@ def split_bfloat16(values: Any, count: int) -> Any:
     return parts
 
 
-@_jit
+@jit
 def _catch_up_kernel(products, pending, c, n, t, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     inside = rows < t
@@ -199,7 +221,7 @@ def catch_up(state: State) -> None:
     state.pending.zero_()
 
 
-@_jit
+@jit
 def _guess_kernel(
     G, c, n, floor, scale, V, at, taken, size, b,
     RULE: tl.constexpr, LANES: tl.constexpr, UNROLL: tl.constexpr,
@@ -261,7 +283,7 @@ def guess(rule: Rule, pool: tuple[Any, ...], b: int) -> tuple[Any, Any, Any]:
     return at, taken, V
 
 
-@_jit
+@jit
 def _mark_kernel(
     taken, V, picks, norms2, scale, numbers, marks, block, constants,
     RULE: tl.constexpr, B: tl.constexpr, LANES: tl.constexpr,

@@ -29,7 +29,7 @@ from exempla.selection.device.kernels import (
     mark,
     scores,
     sweep,
-    use_triton,
+    within_reach,
 )
 from exempla.selection.engine import MATCHED_RATIO, REFRESH_RATIO, Run, score_bounds
 from exempla.selection.rows import RELATIVE_TIE, Rule, first_of_best, tie_threshold
@@ -43,28 +43,19 @@ _DIRECTION_BLOCK = 1024
 """Directions are multiplied in whole blocks: a graph has a fixed size."""
 _MEASURED_RIVALS = 8
 """Rows that may beat a guess and are measured within the pass; the host measures more itself."""
-_MAX_PICKS = 4096
-"""Picks whose directions are kept on the device."""
 
 
-def run_on_device(
+def look_ahead(
     rows: Any, candidates: np.ndarray, run: Run, k: int, noise: float, rule: Rule
 ) -> None:
     """Pick until k, or until a step that only the host loop can make; the run is changed."""
-    independent = run.basis.size == run.basis.picks
-    # With noise far below the squared row norms, products would be dominated by rounding.
-    separable = noise == 0.0 or noise > 1e-6 * float(rows.norms2.max())
-    unfinished = len(run.indices) < k <= _MAX_PICKS
-    if not (independent and separable and unfinished and use_triton(rows.array)):
-        return
-    with torch.cuda.device_of(rows.array):  # Triton and graphs run on the current device
-        state = State(rows, candidates, run, k, noise, rule, _GUESSES[rows.p >= _WIDE_ROWS])
-        lookahead = DeviceLookahead(state, k)
-        winner = lookahead.lead()
-        while winner is not None and len(run.indices) < k:
-            winner = lookahead.advance(winner)
-        lookahead.catch_up()
-        state.finish()
+    state = State(rows, candidates, run, k, noise, rule, _GUESSES[rows.p >= _WIDE_ROWS])
+    lookahead = DeviceLookahead(state, k)
+    winner = lookahead.lead()
+    while winner is not None and len(run.indices) < k:
+        winner = lookahead.advance(winner)
+    lookahead.catch_up()
+    state.finish()
 
 
 class DeviceLookahead:
@@ -101,12 +92,8 @@ class DeviceLookahead:
             return None
         state.upper_bounds.copy_(found)
         lowest, _ = self._bounds([best], state.Q[: state.m], state.residual)
-        slack_c, slack_n = state.slack(self.run.drift, state.m)
-        most = state.c.abs() + slack_c * state.lengths
-        error = slack_n * state.norms2
-        score = scores(state.rule, most, torch.clamp(state.n - error, min=1e-300), state.scale)
-        reach = (score >= float(tie_threshold(lowest[0]))) & (state.n + error > state.floor)
-        near = torch.nonzero(reach)[: MAX_NEAR + 1, 0].tolist()
+        slacks, bar = state.slack(self.run.drift, state.m), float(tie_threshold(lowest[0]))
+        near = within_reach(state, state.c, state.n, *slacks, bar)[: MAX_NEAR + 1].tolist()
         if len(near) > MAX_NEAR and state.n_parts == 2:
             state.raise_precision()
             self.recorded = Recorded(state.F.device)

@@ -273,8 +273,8 @@ def _unzipped(raw: bytes, name: str) -> tuple[bytes, str]:
         if len(held) > 1:
             several = ", ".join(held[:4]) + (", …" if len(held) > 4 else "")
             raise ExemplaError(
-                f"{name} is a zip archive of {len(held):,} files ({several}); unpack the table you "
-                "want and give that file."
+                f"{name} is a zip archive of {len(held):,} files ({several}); unpack it and give "
+                "the table you want, or the folder of images."
             )
         if (kind := named_format(held[0])) in (".parquet", ".npz", ".xlsx"):
             raise ExemplaError(f"{name} contains a {kind} file; unpack it first.")

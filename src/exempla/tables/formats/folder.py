@@ -195,7 +195,8 @@ def load_images(
         raise ExemplaError(
             f"None of the images in {table.path.name} can be read: {show(broken, 3)}."
         )
-    notes = [f"{len(broken)} image(s) cannot be read: {show(broken, 5)}."] if broken else []
+    left = f"{len(broken)} image(s) cannot be read and are left out: {show(broken, 5)}."
+    notes = [left] if broken else []
     pixels, said = _stacked(pictures)
     known = "label" in table.names
     labels = np.array(table.strings("label", read) if known else [""] * len(read))

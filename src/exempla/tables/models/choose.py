@@ -254,33 +254,39 @@ def _text(values: pd.Series, columns: int) -> TfidfVectorizer:
     return made
 
 
-def tuned_classifier(features: Any, X: Any, y: np.ndarray, seed: int = 0) -> LogisticRegression:
-    """Return a logistic regression on `features` with C tuned by cross-validation.
-
-    `features` must not learn from the rows: it transforms them once, before they are split.
-    """
+def tuned_classifier(X: Any, y: Any, seed: int = 0) -> LogisticRegression:
+    """Return a logistic regression on these features with C tuned by cross-validation."""
     few = np.random.default_rng(seed).permutation(len(y))[:_SEARCH_ROWS]
-    ready, y = features.fit(X).transform(take_rows(X, few)), np.asarray(y)[few]
-    return _best(_classifier(ready, y, len(y)), None, ready, y, seed)
+    X, y = take_rows(X, few), np.asarray(y)[few]
+    return _best(_classifier(X, y, len(y)), None, X, y, seed)
+
+
+_CLEARLY_WORSE = 1.05
+"""Regularisation is weakened until the loss is more than this many times the least so far."""
 
 
 def _best(model: Any, prepare: ColumnTransformer | None, X: Any, y: np.ndarray, seed: int) -> Any:
     """Return the model with the regularisation strength of least cross-validated loss."""
     classes = isinstance(model, LogisticRegression)
     strengths = [{"C": each} if classes else {"alpha": 1 / each} for each in _STRENGTHS]
-    losses = np.zeros(len(strengths))
-    folds = _make_folds(y, 3, classes=classes, seed=seed)
-    for train, test in track(folds, "tuning regularisation", len(folds)):
+    folds = []
+    for train, test in _make_folds(y, 3, classes=classes, seed=seed):
         if classes and len(np.unique(y[test])) < 2:
             continue  # only one class can be tested, which says nothing about C
         inside, outside = take_rows(X, train), take_rows(X, test)
         if prepare is not None:
             ready = clone(prepare)
             inside, outside = ready.fit_transform(inside), ready.transform(outside)
-        trial = clone(model)
-        for place, strength in enumerate(strengths):
-            trial.set_params(**strength).fit(inside, y[train])
-            losses[place] += _row_losses(trial, outside, y[test], not classes, 1e-13).mean()
+        folds.append((inside, y[train], outside, y[test]))
+    losses = np.full(len(strengths), np.inf if folds else 0.0)
+    for place, strength in enumerate(track(strengths, "tuning regularisation", len(strengths))):
+        if not folds or (place and losses[place - 1] > _CLEARLY_WORSE * losses.min()):
+            break
+        trial = clone(model).set_params(**strength)
+        losses[place] = sum(
+            _row_losses(trial.fit(inside, own), outside, held, not classes, 1e-13).mean()
+            for inside, own, outside, held in folds
+        )
     # Ties go to the middle: with perfect folds all strengths are equally good.
     order = sorted(range(len(strengths)), key=lambda i: abs(i - len(strengths) // 2))
     best = min(order, key=lambda i: round(losses[i], 9))

@@ -128,15 +128,12 @@ def _scale(pixels: np.ndarray) -> float:
     return top if 255.0 < top < np.inf else 1.0
 
 
-def default_image_model(
-    pixels: np.ndarray, labels: Any, *, kind: str = "patches", seed: int = 0
-) -> Pipeline:
-    """Return an unfitted model for images (n, h, w) or (n, h, w, channels) with these labels.
+def image_features(pixels: np.ndarray, labels: Any, *, kind: str = "patches", seed: int = 0) -> Any:
+    """Return the unfitted features of images (n, h, w) or (n, h, w, channels) with these labels.
 
-    It is a logistic regression on `PatchFeatures`, or on the pixels if `kind` is "pixels".
+    They are `PatchFeatures`, or the pixels if `kind` is "pixels".
     """
-    pixels, labels = np.asarray(pixels), np.asarray(labels)
-    classes = np.unique(labels)
+    pixels, classes = np.asarray(pixels), np.unique(np.asarray(labels))
     if pixels.ndim not in (3, 4) or len(classes) < 2:
         raise ExemplaError(
             f"An image model needs pixels of shape (n, h, w[, 3]) and at least two classes; these "
@@ -144,8 +141,15 @@ def default_image_model(
         )
     if kind not in ("patches", "pixels"):
         raise ExemplaError(f"There is no image model {kind!r}; choose 'patches' or 'pixels'.")
-    features: Any = PatchFeatures(_scale(pixels), seed)
     if kind == "pixels":
-        features = FunctionTransformer(_flat_pixels, kw_args={"scale": _scale(pixels)})
-    model = tuned_classifier(features, pixels, labels, seed)
+        return FunctionTransformer(_flat_pixels, kw_args={"scale": _scale(pixels)})
+    return PatchFeatures(_scale(pixels), seed)
+
+
+def default_image_model(
+    pixels: np.ndarray, labels: Any, *, kind: str = "patches", seed: int = 0
+) -> Pipeline:
+    """Return an unfitted logistic regression on the `image_features` of such images."""
+    features = image_features(pixels, labels, kind=kind, seed=seed)
+    model = tuned_classifier(features.fit_transform(pixels), labels, seed)
     return Pipeline([("features", features), ("model", model)])

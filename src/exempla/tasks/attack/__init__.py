@@ -31,8 +31,8 @@ from exempla.checks import (
 )
 from exempla.data import arrays_of, index_of, n_rows
 from exempla.errors import ExemplaError, UnsupportedModelError
+from exempla.kernel.damping import FisherEvidence, check_damping, resolve_damping
 from exempla.kernel.embed import EmbeddingOptions, embed_training_set
-from exempla.kernel.fisher import FisherEvidence, check_damping, resolve_damping
 from exempla.memory import IMPORT_BYTES, announce
 from exempla.oracles import is_trees, make_oracle
 from exempla.oracles.base import Examples, Oracle

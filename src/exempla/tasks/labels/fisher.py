@@ -34,11 +34,12 @@ from exempla.arrays import (
     to_numpy,
 )
 from exempla.errors import ExemplaError
+from exempla.kernel.damping import resolve_damping
 from exempla.kernel.embed import Embedding, EmbeddingOptions, embed_models, unit_rows
-from exempla.kernel.fisher import resolve_damping
 from exempla.oracles import make_oracle
 from exempla.selection import SBQ
 from exempla.selection.select import quiet_select
+from exempla.store import StoredRows
 
 if TYPE_CHECKING:
     from exempla.tasks.labels.evidence import Evidence
@@ -71,6 +72,17 @@ class FisherView:
             beyond *= e.metric.residual_inverse(penalty, damping)
         rows = concatenate([given, self.more[more]])
         return to_numpy(unit_rows(e.metric.whiten(rows, damping), beyond))
+
+    def train_rows(self, damping: float) -> Any:
+        """Return the whitened unit rows of all training rows, on disk where their scores are."""
+        every = np.arange(len(self.embedding.rows))
+        if not isinstance(self.embedding.rows, StoredRows):
+            return self.unit(every, damping)
+        from exempla.kernel.stored import whiten_on_disk
+
+        return whiten_on_disk(
+            [self.embedding], [damping], "labels", lambda where: self.unit(every[where], damping)
+        )
 
     def damping(self, multiple: float = _LABEL_DAMPING) -> float:
         """Return a multiple of the mean energy of one Fisher row."""
@@ -160,13 +172,13 @@ def rank_by_sbq(
     else:
         chosen = resolve_damping(damping, embedding.evidence, embedding.metric.name)
         value, rule = chosen.value, chosen.rule
-    unit = view.unit(np.arange(len(view.rows)), value)
-    mu = unit[evidence.reference].mean(0)
-    z = (unit @ mu).astype(np.float64)
-    size = float(np.abs(z).max())
-    opponents = int((z[:n] < -TIE * size).sum())
+    rows, others = view.train_rows(value), view.unit(np.arange(n, len(view.rows)), value)
+    mu = others[evidence.reference - n].mean(0)
+    z = (rows @ mu).astype(np.float64)
+    size = float(max(np.abs(z).max(), np.abs(others @ mu).max()))
+    opponents = int((z < -TIE * size).sum())
     picks = min(n if k is None else k, max(opponents, 1), MOST_PICKS)
-    picked = quiet_select(unit[:n], mu, picks, SBQ(noise=noise), side="opponents")
+    picked = quiet_select(rows, mu, picks, SBQ(noise=noise), side="opponents")
     rest = np.setdiff1d(np.arange(n), picked.indices)
     rest = rest[np.argsort(levels(z[rest], size), kind="stable")]
     order = np.concatenate([picked.indices, rest])[:k]

@@ -26,9 +26,9 @@ from exempla.arrays import is_sparse, nbytes_of
 from exempla.checks import check_choice, check_flag, check_folder, check_seed
 from exempla.data import n_rows, plain_labels
 from exempla.errors import ExemplaError
-from exempla.kernel.fisher import check_damping
+from exempla.kernel.damping import check_damping
 from exempla.kernel.sketch import check_sketch
-from exempla.memory import announce
+from exempla.memory import STORE_BYTES, announce
 from exempla.progress import showing
 from exempla.selection.selectors import check_noise
 from exempla.tasks.labels.annotators import fix_votes, is_votes
@@ -101,7 +101,8 @@ def fix_labels(
     seed, progress, sketch
         Seed of every random choice, whether to show progress, and `Explainer`'s sketch.
     store : path
-        A folder for the scores of the training rows, to keep them on disk (method "calibrated").
+        A folder for the scores of the training rows, to keep them on disk. The same call with the
+        same folder continues an interrupted one. Each method needs a folder of its own.
     noise, damping
         Options of method "sbq"; damping is "auto", chosen from data, or a number.
     ids : sequence
@@ -150,12 +151,12 @@ def fix_labels(
     if job != "classes":
         if original_labels is not None:
             raise ExemplaError("original_labels needs one class label per row.")
+        if store is not None:
+            raise ExemplaError("store= needs one class label per row: leave it out.")
         if job == "regression" and probabilities is not None:
             raise ExemplaError("probabilities= is for classes; leave it out for numbers.")
         with showing(progress):
             return _JOBS[job](asked)
-    if check_folder("store", store) is not None and method == "sbq":
-        raise ExemplaError("method='sbq' ranks rows in memory: leave store= out, or 'calibrated'.")
     if probabilities is not None:
         return _from_probabilities(asked)
     evidence = gather(
@@ -306,18 +307,21 @@ def expected_peak(evidence: Evidence, method: str, k: int | None) -> float:
 
     Per row: x of X, and again while a fold is trained or where curated rows are stacked below;
     48c for the views of c classes, 90c for the stack, 160 for neighbours, 12p for scores of p
-    numbers. SBQ takes 12p more, and 60k² + 24kp for k picks.
+    numbers. SBQ takes 12p more, and 60k² + 24kp for k picks. With a store, buffers replace the
+    scores.
     """
     problem, p = evidence.problem, evidence.score_width
+    if method == "calibrated" and evidence.sketch == "auto":
+        p = min(p, LIGHT)
+    most = np.inf if evidence.store is None else STORE_BYTES / 2 / len(problem)
     x, c = row_bytes(problem.X), min(len(problem.classes), MAX_CLASSES)
-    held = x * evidence.trusted + 8.0
+    held, scores = x * evidence.trusted + 8.0, min(12.0 * p, most)
     if method == "sbq":
         picks = min(problem.n_train if k is None else k, MOST_PICKS)
-        work, fixed = 24.0 * p + 112.0 + 8.0 * c, 60.0 * picks**2 + 24.0 * picks * p
+        work, fixed = 2 * scores + 112.0 + 8.0 * c, 60.0 * picks**2 + 24.0 * picks * p
     else:
-        p = min(p, LIGHT) if evidence.sketch == "auto" else p
         held += x + 48.0 * c + 160.0
-        work, fixed = max(90.0 * c + 60.0, x + 27.0 * c, 12.0 * p + 40.0), _LIBRARY_BYTES
+        work, fixed = max(90.0 * c + 60.0, x + 27.0 * c, scores + 40.0), _LIBRARY_BYTES
     return _ALLOCATOR_SLACK * (len(problem) * (held + work) + 24.0 * p**2 + fixed)
 
 

@@ -17,16 +17,17 @@ import numpy as np
 
 from exempla import __version__
 from exempla.arrays import nbytes_of
-from exempla.checks import check_choice, check_flag, check_ids, check_k, check_seed
+from exempla.checks import check_choice, check_flag, check_folder, check_ids, check_k, check_seed
 from exempla.data import count_examples, take_examples
 from exempla.errors import ExemplaError, ExemplaWarning
-from exempla.kernel.fisher import check_damping, resolve_damping
-from exempla.memory import COMPILER_BYTES, IMPORT_BYTES, announce
+from exempla.kernel.damping import check_damping, resolve_damping
+from exempla.memory import COMPILER_BYTES, IMPORT_BYTES, STORE_BYTES, announce
 from exempla.progress import showing, track
 from exempla.results import Selection
 from exempla.selection import SBQ, NonNegative, Selector
 from exempla.selection.nnls import nonnegative_minimum
-from exempla.selection.select import MAX_FLOAT64_ENTRIES, quiet_select
+from exempla.selection.select import MAX_NUMPY_WORK, quiet_select
+from exempla.store import claim, disk_errors, identity_of
 from exempla.tasks.retrain import check_fit, fitted
 from exempla.tasks.summarize.last_layer import LastLayer, read_last_layer
 from exempla.tasks.summarize.posterior import (
@@ -84,18 +85,18 @@ def _choose(
 ) -> Selection:
     """k candidates, the first of `fillers` where fewer are found; weights of sum 1."""
     k = min(k, len(pool.examples))
-    pool.mark_classes(codes, by_class)
+    rows = pool.marked(codes, by_class)
     if selector is None:
         selector = NonNegative() if k <= _MOST_NONNEGATIVE else SBQ(noise=NOISE * pool.typical)
-    found = quiet_select(pool.rows, pool.target, k, selector)
+    found = quiet_select(rows, pool.target, k, selector)
     picked = found.indices
     if len(picked) < k:
         rest = fillers[~np.isin(fillers, picked)]
         picked = np.concatenate([picked, rest[: k - len(picked)]])
     if len(pool.shares):
-        picked = with_every_class(picked, codes[pool.examples], pool.rows, pool.target)
-    weights = fit_weights(pool.rows[picked], pool.target, _RIDGE * pool.typical)
-    apart = pool.target - weights @ pool.rows[picked]
+        picked = with_every_class(picked, codes[pool.examples], rows, pool.target)
+    weights = fit_weights(rows[picked], pool.target, _RIDGE * pool.typical)
+    apart = pool.target - weights @ rows[picked]
     mmd2, norm2 = float(apart @ apart), float(pool.target @ pool.target)
     return replace(
         found,
@@ -156,27 +157,28 @@ _LOOKED_AT = 256
 
 
 def expected_peak(
-    model: Any, train: Any, k: int, refitted: bool, likelihood: Any, parameters: Any, device: Any
+    model: Any, train: Any, k: int, refitted: bool, stored: bool, *reading: Any
 ) -> tuple[int, float]:
     """Return the number of examples, and the bytes taken at the peak beside model and data.
 
     These are the layer's inputs, the candidates' rows in float32 and either the inputs once more
     while they are read, three batches of scores, or the choice: the picked rows in float64, twice,
-    and the examples to judge a refit by. Zeros if it cannot be told before something is refused.
+    and the examples to judge a refit by. Stored rows take the buffers they are read through. Zeros
+    if it cannot be told before something is refused.
     """
     try:
         n = count_examples(train) or 0
         some = np.unique(np.linspace(0, n - 1, _LOOKED_AT).astype(np.int64))
-        few = read_last_layer(model, take_examples(train, some), likelihood, parameters, device)
-        k = min(k, n)
+        few = read_last_layer(model, take_examples(train, some), *reading)
+        k = min(int(k), n)
     except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError):
         return 0, 0.0
     row, p = nbytes_of(few.a) / len(few), few.theta.size
     width = min(DRAWS * p, WIDTH) + (few.theta.shape[1] + 1 if few.discrete else 0)
     count = min(n, pool_size(k, width))
     choosing = 16.0 * k * width + 2.0 * min(n, MOST) * row * refitted
-    choosing += COMPILER_BYTES if count * width > MAX_FLOAT64_ENTRIES else 0
-    kept = n * (row + 24.0) + 4.0 * count * width
+    choosing += COMPILER_BYTES if count * width * k > MAX_NUMPY_WORK else 0
+    kept = n * (row + 24.0) + min(4.0 * count * width, STORE_BYTES if stored else np.inf)
     return n, IMPORT_BYTES + kept + max(n * row, 3.0 * BATCH_BYTES, choosing)
 
 
@@ -236,6 +238,7 @@ def summarize(
     likelihood: Any = "auto",
     damping: str | float = "auto",
     parameters: Any = None,
+    store: Any = None,
     device: Any = None,
     seed: int = 0,
     progress: bool = True,
@@ -271,6 +274,9 @@ def summarize(
         Your own names of the training examples.
     likelihood, parameters, device
         As for `Explainer`; `parameters` names the one linear layer to use.
+    store : path
+        A folder for the rows of the candidates, to keep them on disk. The same call with the same
+        folder continues an interrupted one.
     damping : "auto" or float
         Added to the Fisher's eigenvalues before draws are made; "auto" adds nothing.
     seed, progress
@@ -302,17 +308,25 @@ def summarize(
         raise ExemplaError("summarize takes one model, not a list: the summary is for its refit.")
     # a source of chance for each step, so that none hangs on what an earlier one came to
     draws, sample, order, rest = np.random.default_rng(check_seed(seed)).spawn(4)
+    folder = check_folder("store", store)
     if fit is not None:
         check_fit(model, fit)
     with showing(check_flag("progress", progress)):
         model = fitted(model, train, seed)
-        n, needed = expected_peak(model, train, k, total == "auto", likelihood, parameters, device)
+        reading = likelihood, parameters, device
+        n, needed = expected_peak(model, train, k, total == "auto", folder is not None, *reading)
         announce(needed, f"{n} examples to choose {k} of")
         refit = refitter(model, train, likelihood, fit, device) if total == "auto" else None
-        layer = read_last_layer(model, train, likelihood, parameters, device)
+        layer = read_last_layer(model, train, *reading)
         k = check_k(k, len(layer))
         names = check_ids(layer.ids if ids is None else ids, len(layer))
-        pool = candidates(layer, posterior(layer, k, draws, damping=shrunk.value), k, sample)
+        around = posterior(layer, k, draws, damping=shrunk.value)
+        if folder is not None:
+            folder, about = folder.absolute(), {"job": "summarize", "k": k, "seed": seed}
+            about |= {"likelihood": likelihood, "parameters": parameters, "damping": shrunk.value}
+            with disk_errors(folder):
+                claim(folder, identity_of([model], train, layer.codes, len(layer), **about))
+        pool = candidates(layer, around, k, sample, folder)
         # where a refit compares them, a summary that leaves the classes' shares free and one that
         # matches them; otherwise the second alone, which is the safe one
         both = refit is not None and len(pool.shares) > 0 and k <= _MOST_NONNEGATIVE

@@ -13,8 +13,11 @@ signs. Equal examples have equal rows, to the last bit, so that a tie goes to th
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,12 +25,13 @@ import pandas as pd
 from scipy.sparse import csr_array
 from sklearn.linear_model import LogisticRegression, LogisticRegressionCV, Ridge, RidgeCV
 
-from exempla.arrays import Array, is_sparse
+from exempla.arrays import Array, is_sparse, row_squares
 from exempla.data import plain_labels, row_hashes, take_rows, unpack
 from exempla.errors import ExemplaError
 from exempla.oracles import make_oracle
 from exempla.oracles.sklearn.base import unwrap_estimator
 from exempla.selection.rows import tie_threshold
+from exempla.store import RowSet
 from exempla.tasks.retrain import is_module, refit, weight_argument
 from exempla.tasks.summarize.last_layer import LastLayer
 
@@ -293,7 +297,7 @@ _NO_LEVERAGE = 1e-12
 
 @dataclass(frozen=True)
 class SummaryPool:
-    """The candidates' feature rows, and the mean row to match.
+    """The candidates' feature rows, in memory or stored, and the mean row to match.
 
     The last columns say which class an example is of, scaled like the rest of the row. They are
     zero while the classes' shares are left free.
@@ -301,25 +305,39 @@ class SummaryPool:
 
     examples: np.ndarray
     """Rows of the training data."""
-    rows: np.ndarray
+    rows: Any
     target: np.ndarray
     shares: np.ndarray
     """Share of each class in the training data; empty where labels are no classes."""
     typical: float
     """Median squared norm of the rows, classes aside."""
+    stored: RowSet | None = None
 
-    def mark_classes(self, codes: np.ndarray, by_class: bool) -> None:
-        """Fill the last columns, in place: the rows may be too many to copy."""
-        if len(self.shares):
-            width = self.rows.shape[1] - len(self.shares)
-            height = np.sqrt(self.typical) * by_class
-            same = codes[self.examples][:, None] == np.arange(len(self.shares))
-            self.rows[:, width:] = height * same
-            self.target[width:] = height * self.shares
+    def marked(self, codes: np.ndarray, by_class: bool) -> Any:
+        """Return the rows with their last columns filled: in place, or in files of their own."""
+        if not len(self.shares):
+            return self.rows
+        width = self.rows.shape[1] - len(self.shares)
+        height = np.sqrt(self.typical) * by_class
+        self.target[width:] = height * self.shares
+
+        def filled(where: tuple[int, int]) -> np.ndarray:
+            rows = self.rows[slice(*where)]
+            same = codes[self.examples[slice(*where)], None] == np.arange(len(self.shares))
+            rows[:, width:] = height * same
+            return rows
+
+        if self.stored is None:
+            return filled((0, len(self.rows)))
+        if not by_class:  # stored with zeros
+            return self.rows
+        classes = replace(self.stored, folder=self.stored.folder.with_name("rows-classes"))
+        classes.fill(partial(map, filled), "marking the classes")
+        return classes.finish()
 
 
 def candidates(
-    layer: LastLayer, around: Posterior, k: int, rng: np.random.Generator
+    layer: LastLayer, around: Posterior, k: int, rng: np.random.Generator, store: Path | None = None
 ) -> SummaryPool:
     """Feature rows of the examples that may be picked, and of all of them the mean."""
     shares = np.empty(0)
@@ -334,16 +352,28 @@ def candidates(
         leverage[leverage < _NO_LEVERAGE * leverage.max()] = 0.0
     classes = layer.codes if layer.discrete else None
     examples = stratified_sample(classes, counted, size, rng, leverage)
-    rows = np.empty((len(examples), width), dtype=np.float32)
-    chosen = layer.take(examples)
-    around.fill(rows, chosen)
+    chosen, size, stored = layer.take(examples), len(examples), None
     first = first_equal(chosen)
-    copies = np.flatnonzero(first != np.arange(len(first)))
-    rows[copies] = rows[first[copies]]
-    rows[:, around.width :] = 0.0
+
+    def make(where: tuple[int, int]) -> np.ndarray:
+        rows, here = np.zeros((where[1] - where[0], width), np.float32), np.arange(*where)
+        around.fill(rows, chosen if len(here) == size else chosen.take(here))
+        copies = np.flatnonzero(first[here] != here)
+        source = first[here[copies]] - where[0]
+        rows[copies] = rows[np.maximum(source, 0)]
+        if stored is not None and (before := source < 0).any():  # in files written before
+            rows[copies[before]] = stored.before(where[0])[source[before] + where[0]]
+        return rows
+
+    if store is None:
+        rows: Any = make((0, size))
+    else:
+        about = {"examples": hashlib.sha256(examples.tobytes()).hexdigest()}
+        stored = RowSet.sized(store / "rows-0", size, width, np.dtype(np.float32), about)
+        stored.fill(partial(map, make), "scoring the candidates")
+        rows = stored.finish()
     target = np.concatenate([around.mean(layer), np.zeros(len(shares))])
-    typical = float(np.median(np.einsum("ij,ij->i", rows, rows)))
-    return SummaryPool(examples, rows, target, shares, typical)
+    return SummaryPool(examples, rows, target, shares, float(np.median(row_squares(rows))), stored)
 
 
 def pool_size(k: int, width: int) -> int:
