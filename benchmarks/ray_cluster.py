@@ -91,7 +91,7 @@ def main() -> None:
 
     array = rows_of("gaussian", options.t, options.p)
     target = array[: options.t // 50].astype(np.float64).mean(axis=0)
-    select(array, target, options.k, SBQ(10.0))  # compiled
+    select(array, target, options.k, SBQ(10.0))  # caches are filled
     start = time.perf_counter()
     whole = select(array, target, options.k, SBQ(10.0)).indices
     alone = round(time.perf_counter() - start, 2)
@@ -104,7 +104,7 @@ def main() -> None:
             on = OnRay(cpus=0.5, patience=120)
             for workers in (1, 2, 4):
                 with on.opened(stored, workers) as rows:
-                    select(rows, target, 5, SBQ(10.0))  # compiled, and every worker awake
+                    select(rows, target, 5, SBQ(10.0))  # every worker is awake
                     lines.append(measured(rows, target, options.k, whole, case="undisturbed"))
                     print(lines[-1], flush=True)
             for at in (8, 20):

@@ -74,7 +74,7 @@ def growth(quick: bool) -> list[dict[str, Any]]:
             for size, value in zip(sizes, taken)
         ]  # fmt: skip
         print(lines[-1], flush=True)
-    return lines + workers(8 * t, p, k)  # parts large enough for the compiled pass
+    return lines + workers(8 * t, p, k)  # parts large enough for several threads
 
 
 def workers(t: int, p: int, k: int) -> list[dict[str, Any]]:

@@ -6,8 +6,8 @@ Every contestant of a comparison is measured in turn, several rounds, and the fa
 a busy moment hits all of them, and none can be faster than it is. With one thread, seconds are the
 processor's; with several, "longest path" is those of the loop's own thread and of the slowest
 thread of every part of the work that is shared out: what an idle machine would take, but for
-handing over. "Reading" is a compiled sum of all entries. Writes speed.json, speed.csv (a pick),
-speed_whole.csv (whole calls), speed_growth.csv and speed.svg.
+handing over. "Reading" is the sum of squares of all entries by BLAS. Writes speed.json, speed.csv
+(a pick), speed_whole.csv (whole calls), speed_growth.csv and speed.svg.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from benchmarks.selection import engine, plain_numpy, read
 from exempla.arrays import available, in_parts
 from exempla.selection import SBQ, select
 from exempla.selection import rows as row_module
-from exempla.selection.numba_rows import NumbaRows
+from exempla.selection.rows import ArrayRows
 
 Row = dict[str, Any]
 SIZES = [
@@ -103,7 +103,7 @@ def a_pick(t: int, p: int, k: int, decay: float, rounds: int) -> list[Row]:
 
     F, target = problem(t, p, decay=decay)
     with so_many_threads(1):
-        rows = NumbaRows(F)
+        rows = ArrayRows(F)
     norms2, targets = rows.norms2.astype(np.float32), target[None].astype(np.float64)
     few = min(k, 10)  # the plain loops cost the same each time
     tensors = torch.from_numpy(F), torch.from_numpy(norms2), torch.from_numpy(target)
@@ -128,7 +128,7 @@ def a_pick(t: int, p: int, k: int, decay: float, rounds: int) -> list[Row]:
     return [{"rows": "decaying" if decay else "Gaussian"} | row for row in found]
 
 
-def _threads(rows: NumbaRows, targets: np.ndarray, k: int, rounds: int, once: float) -> list[Row]:
+def _threads(rows: ArrayRows, targets: np.ndarray, k: int, rounds: int, once: float) -> list[Row]:
     """Whole runs on one thread and on all, in turn: the clock on the wall, and the longest path.
 
     "products alone" multiplies all rows by eight directions and does nothing else: what two threads
@@ -229,7 +229,7 @@ def growth(scale: int, rounds: int) -> list[Row]:
             rng = np.random.default_rng(1)
             targets = np.stack([F[rng.choice(case[0], 50)].mean(0) for _ in range(case[3])])
             with so_many_threads(1):
-                work = partial(engine, NumbaRows(F), targets.astype(float), case[2], 10.0)
+                work = partial(engine, ArrayRows(F), targets.astype(float), case[2], 10.0)
                 seconds.append(fastest({"run": work}, rounds, time.process_time)["run"])
         varied = [case[["rows", "width", "picks", "targets"].index(name)] for case in cases]
         slope = float(np.polyfit(np.log(varied), np.log(seconds), 1)[0])

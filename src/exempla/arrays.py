@@ -99,7 +99,7 @@ def to_numpy(array: Array) -> np.ndarray:
 
 
 def native(array: np.ndarray) -> np.ndarray:
-    """Return the array in this machine's byte order, which pandas and numba require."""
+    """Return the array in this machine's byte order, which pandas requires."""
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
@@ -289,9 +289,8 @@ def in_parts(
     """Call work(start, stop) on consecutive parts of t rows and return the results in order.
 
     Parts are cut at multiples of `tile` and run in as many threads as t × width entries deserve.
-    The result is the same for any number of threads. These are Python threads, because the compiled
-    passes release the interpreter lock, and because numba's own parallel loops are built on OpenMP,
-    which terminates every process that forks after using it.
+    The result is the same for any number of threads. These are Python threads: NumPy releases the
+    interpreter lock during its passes.
     """
     tiles = -(-t // tile)
     count = min(t * width // _MIN_ENTRIES_PER_THREAD, tiles)

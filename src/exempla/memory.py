@@ -22,15 +22,13 @@ from exempla.progress import say
 
 MIN_ANNOUNCED_BYTES = 2**28
 """Forecasts below this many bytes are not printed."""
-IMPORT_BYTES, COMPILER_BYTES = 16 * 2**20, 124 * 2**20
-"""Memory taken by modules imported during a job; by importing numba and compiling the loop."""
+IMPORT_BYTES = 16 * 2**20
+"""Memory taken by modules imported during a job."""
 PIECE_BYTES = 2**26
 """Fisher rows are summed in pieces of this many bytes: the rows of all classes of one batch may
 take far more memory than the factors of the batch."""
 _READ_BUFFER_BYTES, STORE_BYTES = 2**27, 2**28
 """Buffers through which stored rows are read; through which a job makes and reads them."""
-_MAX_NUMPY_ENTRIES = 2**34 // 50
-"""Entries of the rows up to which 50 picks, the default, are made in NumPy instead of numba."""
 _COPY_BLOCK_ROWS = 8192
 """Rows that are compared at a time when copies of an example are sought."""
 _UNKNOWN_MEMORY = 2**32
@@ -94,8 +92,8 @@ def explain_bytes(
         basis       built
         fit         kept + R + 2S + 2B         rows, the Fisher sum, and one batch's share of it
         selection   kept + 2R + 2S + 48n + C   rows, unit rows, the metric with its factor, six
-                                               numbers per example, and C: the compiler, a copy of
-                                               the rows of several models, or the inputs
+                                               numbers per example, and C: a copy of the rows of
+                                               several models, or the inputs
 
     `clean` does not whiten the training rows (`whitened=False`): only the queried rows are
     multiplied by M⁻¹.
@@ -111,8 +109,7 @@ def explain_bytes(
     single = itemsize < 8  # torch: the inverse of the factor, and another copy of several models
     metric = models * (kept + 2 * square) + 2 * square * single
     joined = 0 if models == 1 else (1 + single) * models * rows
-    compiler = COMPILER_BYTES if examples * width * models > _MAX_NUMPY_ENTRIES else 0
-    use = metric + 2 * models * rows + 48 * examples + max(joined, compiler, retraining)
+    use = metric + 2 * models * rows + 48 * examples + max(joined, retraining)
     return IMPORT_BYTES + max(before + built, fit, use)
 
 
@@ -136,6 +133,6 @@ def stored_bytes(
     memory = IMPORT_BYTES + max(
         (models - 1) * (kept + square) + built,
         metric + 2 * square + max(4 * shard_rows * row * models, 2 * PIECE_BYTES),
-        metric + 80 * examples + min(_READ_BUFFER_BYTES, examples * row) + COMPILER_BYTES,
+        metric + 80 * examples + min(_READ_BUFFER_BYTES, examples * row),
     )
     return memory, 2 * models * examples * row

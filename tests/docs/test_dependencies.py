@@ -10,9 +10,9 @@ from packaging.version import Version
 
 from tests.lowest import CORE, ROOT, floors, groups, pins
 
-BROUGHT_ALONG = {"pydantic", "starlette", "llvmlite", "triton"}
-"""Parts of FastAPI's and numba's own interfaces, of the versions they ask for; Triton comes with
-torch where there is a GPU to use it on."""
+BROUGHT_ALONG = {"pydantic", "starlette", "triton"}
+"""Parts of FastAPI's own interface, of the versions it asks for; Triton comes with torch where
+there is a GPU to use it on."""
 
 
 def test_every_direct_dependency_is_pinned_at_a_version_that_is_allowed():

@@ -136,13 +136,12 @@ def test_numbers_of_the_method_are_those_of_the_code():
 
 @pytest.mark.parametrize(("t", "p"), [(60_000, 2048), (581_012, 55), (1_000_000, 512)])
 def test_the_memory_formulas_are_those_of_the_code(t, p):
-    from exempla.memory import COMPILER_BYTES, IMPORT_BYTES, explain_bytes
+    from exempla.memory import IMPORT_BYTES, explain_bytes
 
     assert r"2\, t\, p\, b + 16\, p^2 + 48\, t + 16\ \text{MiB}" in text_of("scaling.md")
     assert "`16·(t·p + p²)` bytes plus 16 MiB" in text_of("faq.md")
-    compiler = COMPILER_BYTES if t * p > 34 * 10**7 else 0
     for itemsize, squares in ((8, 16), (4, 32)):
-        stated = 2 * t * p * itemsize + squares * p**2 + 48 * t + IMPORT_BYTES + compiler
+        stated = 2 * t * p * itemsize + squares * p**2 + 48 * t + IMPORT_BYTES
         assert stated == pytest.approx(explain_bytes(t, p, itemsize), rel=0.02)
 
 

@@ -15,9 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exempla import arrays
-from exempla.selection import SBQ, MatchingPursuit, Sharded, numba_rows, select
+from exempla.selection import SBQ, MatchingPursuit, Sharded, select
 from exempla.selection import engine as engine_module
-from exempla.selection.numba_rows import NumbaRows
 from exempla.selection.rows import ArrayRows
 from tests.selection.reference import (
     candidates_of,
@@ -37,8 +36,8 @@ def tensor_rows(array, picks=None, tolerance=None):
     return ArrayRows(torch.from_numpy(np.array(array)), tolerance)
 
 
-# The small-problem path, the NumPy path without numba, the compiled one, and torch's.
-BACKENDS = {"small": None, "numpy": ArrayRows, "numba": NumbaRows, "torch": tensor_rows}
+# The small-problem path, NumPy's, and torch's.
+BACKENDS = {"small": None, "numpy": ArrayRows, "torch": tensor_rows}
 
 
 def using(backend):
@@ -133,7 +132,7 @@ def big(t=3000, p=24, seed=0, dtype=np.float32):
     return rows, rows[:40].astype(np.float64).mean(axis=0)
 
 
-@pytest.mark.parametrize("backend", ["numpy", "numba", "torch"])
+@pytest.mark.parametrize("backend", ["numpy", "torch"])
 @pytest.mark.parametrize("rule", [SBQ(0.0), SBQ(2.0), MatchingPursuit(0.0)])
 def test_float32_rows_give_the_picks_of_float64_rows(backend, rule):
     rows, target = big()
@@ -152,7 +151,7 @@ def test_500_picks_in_512_dimensions_are_those_of_float64():
     rng = np.random.default_rng(3)
     rows = rng.standard_normal((1000, 512)).astype(np.float32)
     target = rng.standard_normal(512)
-    with using("numba"):
+    with using("numpy"):
         single = select(rows, target, 500)
     double = select(rows.astype(np.float64), target, 500)
     assert len(single) == 500
@@ -171,7 +170,7 @@ def test_without_float32_slack_the_pass_alone_would_go_wrong():
     rows = np.concatenate([strong[None], alike]).astype(np.float32)
     target = 3 * strong + base
     exact = select(rows.astype(np.float64), target, 2)
-    with using("numba"):
+    with using("numpy"):
         checked = select(rows, target, 2)
         with mock.patch.object(engine_module._Loop, "_winners", the_passes_own_leaders):
             unchecked = select(rows, target, 2)
@@ -179,7 +178,7 @@ def test_without_float32_slack_the_pass_alone_would_go_wrong():
     assert not np.array_equal(unchecked.indices, exact.indices)
 
 
-@pytest.mark.parametrize("backend", ["numpy", "numba", "torch"])
+@pytest.mark.parametrize("backend", ["numpy", "torch"])
 def test_many_near_ties_switch_to_float64(backend):
     rows, target = big(t=300)
     rows = np.concatenate([rows[:5]] * 40 + [rows])
@@ -226,27 +225,6 @@ def test_where_rounding_does_not_allow_ties_to_be_seen():
     np.testing.assert_allclose(result.gains, alone.gains, rtol=1e-5)
 
 
-def test_without_numba_the_numpy_path_takes_over(monkeypatch):
-    rows, target = big(t=50_000)
-    assert isinstance(inputs.as_rows(rows), NumbaRows)
-    expected = select(rows, target, 6)
-    monkeypatch.setitem(sys.modules, "exempla.selection.numba_rows", None)  # importing it now fails
-    held = inputs.as_rows(rows)
-    assert type(held) is ArrayRows
-    assert held.single
-    assert np.array_equal(select(rows, target, 6).indices, expected.indices)
-
-
-def test_an_unwritable_cache_folder_is_survived(monkeypatch):
-    def refuse(*, cache=False, **options):
-        if cache:
-            raise RuntimeError("cannot cache function: no locator available")
-        return lambda function: function
-
-    monkeypatch.setattr(numba_rows.numba, "njit", refuse)
-    assert numba_rows._compiled(len) is len
-
-
 @pytest.mark.parametrize(("value", "count"), [("", 1), ("many", 1), ("0", 1), ("1", 1)])
 def test_odd_thread_counts_mean_one(monkeypatch, value, count):
     monkeypatch.setenv("EXEMPLA_THREADS", value)
@@ -255,7 +233,7 @@ def test_odd_thread_counts_mean_one(monkeypatch, value, count):
 
 def test_threads_change_nothing(monkeypatch):
     rows, target = big(t=40_000, p=8)
-    with using("numba"):
+    with using("numpy"):
         one = select(rows, target, 5, SBQ(0.1))
         monkeypatch.setenv("EXEMPLA_THREADS", "2")
         two = select(rows, target, 5, SBQ(0.1))

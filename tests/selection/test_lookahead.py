@@ -11,7 +11,6 @@ import pytest
 from exempla.selection import SBQ, MatchingPursuit, Sharded, select
 from exempla.selection.candidate_scores import Steps
 from exempla.selection.engine import Basis
-from exempla.selection.numba_rows import NumbaRows
 from exempla.selection.rows import ArrayCandidates, ArrayRows, Rule
 from exempla.selection.sharded import ShardedCandidates
 from tests.selection.test_engine import using
@@ -56,10 +55,9 @@ def slow_sweep(rows, scores, steps, keep, share):
 @pytest.mark.parametrize("rule", [Rule.GAIN, Rule.PURSUIT])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("b", [1, 16, 21, 25])
-@pytest.mark.parametrize("kind", [NumbaRows, ArrayRows])
-def test_a_sweep_is_its_slow_twin(t, p, rule, dtype, b, kind):
+def test_a_sweep_is_its_slow_twin(t, p, rule, dtype, b):
     rng = np.random.default_rng(t + b)
-    rows = kind(rng.standard_normal((t, p)).astype(dtype))
+    rows = ArrayRows(rng.standard_normal((t, p)).astype(dtype))
     steps = random_steps(rng, p, b)
     keep = max(1, len(steps.coefs) // 2)
     scores, twin = begun_scores(rows, rule), begun_scores(rows, rule)
@@ -81,7 +79,7 @@ def test_rows_of_any_length_are_found(noise, size, share):
     """They are followed in float32, whose range is small."""
     rng = np.random.default_rng(6)
     array = size * 10.0 ** rng.uniform(-6, 6, (900, 1)) * rng.standard_normal((900, 24))
-    rows = NumbaRows(array.astype(np.float32))
+    rows = ArrayRows(array.astype(np.float32))
     noise = noise * size**2
     scores, twin = (begun_scores(rows, Rule.GAIN, noise) for _ in range(2))
     steps = random_steps(rng, 24, 12)
@@ -101,7 +99,7 @@ def test_a_pool_follows_the_scores():
     for rule in (Rule.GAIN, Rule.PURSUIT):
         some = np.arange(0, 500, 3)
         pool, every = (
-            begun_scores(NumbaRows(array), rule).pool(some),
+            begun_scores(ArrayRows(array), rule).pool(some),
             begun_scores(ArrayRows(array), rule),
         )
         out = np.setdiff1d(np.arange(500), some).tolist()
@@ -119,7 +117,7 @@ def test_a_pool_follows_the_scores():
 
 
 def test_a_sweep_hands_out_nothing_where_there_is_too_much():
-    rows = NumbaRows(np.random.default_rng(0).standard_normal((300, 8)).astype(np.float32))
+    rows = ArrayRows(np.random.default_rng(0).standard_normal((300, 8)).astype(np.float32))
     steps = random_steps(np.random.default_rng(1), 8, 2)
     low = steps._replace(thresholds=np.array([1e-9, 1e9]))
     found = begun_scores(rows, Rule.GAIN).sweep(low, 10, 0.5)
@@ -132,7 +130,7 @@ def test_steps_that_are_not_kept_leave_nothing_behind(threads, monkeypatch):
     monkeypatch.setenv("EXEMPLA_THREADS", threads)
     monkeypatch.setattr("exempla.arrays._MIN_ENTRIES_PER_THREAD", 100)
     rng = np.random.default_rng(2)
-    rows = NumbaRows(rng.standard_normal((700, 40)).astype(np.float32))
+    rows = ArrayRows(rng.standard_normal((700, 40)).astype(np.float32))
     scores = begun_scores(rows, Rule.GAIN)
     c, n = scores.c.copy(), scores.n.copy()
     steps = random_steps(rng, 40, 20)
@@ -152,7 +150,7 @@ def test_the_number_of_threads_changes_no_bit(monkeypatch):
     seen = []
     for count in ("1", "2", "5"):
         monkeypatch.setenv("EXEMPLA_THREADS", count)
-        scores = begun_scores(NumbaRows(array), Rule.GAIN)
+        scores = begun_scores(ArrayRows(array), Rule.GAIN)
         found = scores.sweep(steps, 50, 0.4)
         scores.commit(9)
         near = [-1 if rows is None else rows.tolist() for rows in found.near]
@@ -168,7 +166,7 @@ def test_the_error_of_a_product_is_below_its_bound(p, positive):
     q = rng.standard_normal(p)
     F, q = (abs(F), abs(q)) if positive else (F, q)
     q = q / np.linalg.norm(q)
-    rows = NumbaRows(F)
+    rows = ArrayRows(F)
     scores = begun_scores(rows, Rule.GAIN, 1e9)
     before, one = scores.c[0].copy(), np.ones(1)
     scores.sweep(Steps(q[None], one, one * np.inf, one, one), 1, 0.5)
@@ -193,7 +191,7 @@ def hard_problems():
         yield rows.astype(np.float32), rng.standard_normal(p), min(t, p + 8), 10.0 * (seed // 4 % 2)
 
 
-@pytest.mark.parametrize("backend", ["numba", "numpy", "torch"])
+@pytest.mark.parametrize("backend", ["numpy", "torch"])
 @pytest.mark.parametrize("pool", [4, 64])
 @pytest.mark.filterwarnings("ignore::exempla.errors.ExemplaWarning")
 def test_poor_guesses_change_no_pick(backend, pool, monkeypatch):
@@ -213,7 +211,7 @@ def test_poor_guesses_change_no_pick(backend, pool, monkeypatch):
             assert (found.stopped, found.rank) == (exact.stopped, exact.rank)
 
 
-@pytest.mark.parametrize("backend", ["numba", "numpy", "torch"])
+@pytest.mark.parametrize("backend", ["numpy", "torch"])
 @pytest.mark.filterwarnings("ignore::exempla.errors.ExemplaWarning")
 def test_poor_guesses_of_parts_change_no_pick(backend, monkeypatch):
     monkeypatch.setattr(ShardedCandidates, "pool_sizes", (16, 16))
@@ -236,7 +234,7 @@ def test_guesses_save_passes():
         passes_made.append(1)
         return sweep(self, *arguments)
 
-    with using("numba"), mock.patch.object(ArrayCandidates, "sweep", counted):
+    with using("numpy"), mock.patch.object(ArrayCandidates, "sweep", counted):
         select(rows, rows[:30].mean(0).astype(float), 40, SBQ(10.0))
     assert len(passes_made) < 20
 

@@ -19,7 +19,6 @@ from exempla.selection import (
     TopInfluence,
     select,
 )
-from exempla.selection.numba_rows import NumbaRows
 from exempla.selection.rows import ArrayRows
 from exempla.selection.sharded import Local
 from tests.selection.test_engine import inputs
@@ -54,10 +53,9 @@ def test_exact_sharding_changes_nothing(selector, shards):
     assert parts.selector == whole.selector
 
 
-@pytest.mark.parametrize("wrap", [NumbaRows, ArrayRows])
 @pytest.mark.parametrize("noise", [0.0, 1.0])
-def test_exact_sharding_of_float32_rows(wrap, noise, monkeypatch):
-    monkeypatch.setattr(inputs, "wrap", lambda rows, _=None: wrap(rows))
+def test_exact_sharding_of_float32_rows(noise, monkeypatch):
+    monkeypatch.setattr(inputs, "wrap", lambda rows, _=None: ArrayRows(rows))
     rows, target = made(t=900, dtype=np.float32)
     whole = select(rows, target, 8, SBQ(noise))
     for shards in (2, 3, 7):

@@ -16,7 +16,6 @@ from exempla import (
     select,
 )  # fmt: skip
 from exempla.selection.certificate import certificate
-from exempla.selection.numba_rows import NumbaRows
 from exempla.selection.rows import ArrayRows
 from exempla.selection.select import as_rows
 from exempla.store import StoredRows, shards
@@ -79,7 +78,7 @@ def test_picks_are_those_from_memory(tmp_path, dtype):
 def test_few_readings_make_many_picks(tmp_path):
     rows = np.random.default_rng(0).standard_normal((20_000, 16)).astype(np.float32)
     disk = as_rows(stored(tmp_path, rows))
-    assert isinstance(disk, NumbaRows)
+    assert isinstance(disk, ArrayRows)
     found = select(disk, rows[:50].mean(0), 50, SBQ(noise=10.0))
     assert (
         found.indices.tolist()

@@ -88,7 +88,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 _CORE = (
-    "numpy", "scipy", "scikit-learn", "numba", "pandas", "pyarrow", "pillow",
+    "numpy", "scipy", "scikit-learn", "pandas", "pyarrow", "pillow",
     "shtab", "jinja2", "matplotlib", "array-api-compat", "charset-normalizer",
 )  # fmt: skip
 _EXTRAS = {

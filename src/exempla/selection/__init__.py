@@ -1,8 +1,8 @@
 """Selection: pick the k rows whose weighted sum approximates a target.
 
 `select` validates and dispatches; `selectors` are the algorithms; `engine` is the greedy loop;
-`rows` holds the candidates and their scores, with `numba_rows`, `sharded` and `device` as further
-backends. Nothing here knows about models. Imports: arrays, checks, errors, results.
+`rows` holds the candidates and their scores, with `sharded` and `device` as further backends.
+Nothing here knows about models. Imports: arrays, checks, errors, results.
 """
 
 from exempla.selection.select import select, select_from_kernel

@@ -66,7 +66,7 @@ class LookaheadPool:
         q, v = direction.astype(self.features.dtype), np.empty(len(self.rows))
 
         def multiply(start: int, stop: int) -> None:
-            v[start:stop] = np.vecdot(self.features[start:stop], q)
+            v[start:stop] = self.features[start:stop] @ q
 
         in_parts(multiply, len(v), self.features.shape[1], 256)
         self.c, self.n = self.c - coef * v, self.n - v * v

@@ -1,7 +1,7 @@
 """Candidate rows and their running scores: the interface and its implementation for arrays.
 
 `Rows` holds the features of all candidates: a NumPy or torch array or files on disk (`ArrayRows`),
-the same read by compiled passes (`numba_rows`), or several parts of any of these (`sharded`).
+or several parts of these (`sharded`).
 `CandidateScores` holds, for T targets at once, c = f·r and n = ‖f‖² + σ² − ‖Qᵀf‖² of every
 candidate, where the rows are, and returns only the leaders to the greedy loop in `engine`.
 
@@ -40,16 +40,21 @@ ROUNDING = 1e-14
 _SWEEP_ROWS, _SWEEP_ENTRIES = 4096, 1 << 21
 """Rows that a lookahead pass follows at a time on a CPU at most: their scores stay in the cache.
 Of wide rows fewer, so that the threads have equal shares."""
-_BLOCK_BYTES = 1 << 28, 1 << 20
+_BLOCK_BYTES = 1 << 28, 1 << 19
 """Size of the float64 copies of blocks of rows on a GPU, and on a CPU, where it stays in cache."""
 _STRETCH = 256
 """Coordinates that are summed in float32 before the sum moves to float64."""
-_CACHED_ENTRIES = 1 << 18
+_CACHED_ENTRIES = 1 << 17
 """Entries of the rows that are multiplied at a time on a CPU: they stay in the cache."""
 _SCORED_ENTRIES = 1 << 16
 """Scores that are compared at a time: they stay in the cache."""
 _MAX_LOOKAHEAD = 32
 """Picks that one pass checks at most."""
+_FLOAT32_RANGE = 1e-8, 1e8
+"""Squared norms whose products and ratios keep their precision in float32."""
+_FOLLOW_ROUNDING = 8 * _MAX_LOOKAHEAD * 2.0**-24
+"""Bound on the rounding of c, in units of ‖f‖‖μ‖, and of n, in units of ‖f‖² + σ², that follow so
+many steps in float32. A step rounds each three times, by 2⁻²⁴ of numbers below these units."""
 
 T = TypeVar("T")
 
@@ -270,10 +275,10 @@ class ArrayRows(Rows):
         """Return which rows of a block have (|c| + slack)² ≥ threshold·n after any step.
 
         `steps` holds coefficients and thresholds. Step s subtracts coef·V[s] from c, and V[s]² from
-        n if `n_decreases`; both are changed.
+        n if `n_decreases`; both are changed, in their precision.
         """
         reach = self.xp.zeros_like(c, dtype=self.xp.bool)
-        products = self.xp.astype(V, self.xp.float64)
+        products = self.xp.astype(V, c.dtype, copy=False)
         with np.errstate(invalid="ignore"):  # 0 · inf for removed rows
             for v, coef, threshold in zip(products, *steps.tolist()):
                 c -= coef * v
@@ -289,10 +294,10 @@ class ArrayRows(Rows):
         return self.host(self.products(self.here(vectors)))
 
     def align(self, targets: np.ndarray) -> np.ndarray:
-        if self.is_stored:  # the scores and the certificate need z, too: do not read again
-            self._last = targets.tobytes(), self.project(targets)
         if self.on_cpu:
-            return super().align(targets)
+            z = super().align(targets)
+            self._last = targets.tobytes(), z  # the scores and the certificate begin with it, too
+            return z
         lengths = self.here(np.vecdot(targets, targets)[:, None])
         z = self.products(self.here(targets))
         return self.host(zero_rounding(z, self.norms2_here, lengths))
@@ -334,6 +339,11 @@ class ArrayCandidates(CandidateScores):
         self.floor = self.norms2 * rows.tolerance
         self.whole = None if rule is Rule.GAIN else self.norms2 + noise
         self._slack_c = ROUNDING * target_norms
+        self._norm = float(target_norms.max())
+        norms2, (low, high) = rows.norms2[kept.any(axis=0)], _FLOAT32_RANGE
+        sizes = self._norm**2, norms2.min(initial=1.0), norms2.max(initial=1.0) + noise
+        self._narrow = bool(low < min(sizes) and max(sizes) < high)
+        """Whether steps are followed in float32, as products are, under a bound on its rounding."""
         # Many targets are one matrix product, which is computed in float64 throughout.
         self.error = rows.error if len(candidates) == 1 else 0.0
         # The products of a sweep then take at most an eighth of the memory of float32 rows.
@@ -450,8 +460,12 @@ class ArrayCandidates(CandidateScores):
         # The slacks grow from step to step: here the last ones stand for all.
         slack, error = float(steps.slack_c.max()) * lengths, float(steps.slack_n.max()) * norms2
         alive = self.n[0, part] + error > self.floor[part]  # n never increases
-        c = xp.asarray(self.c[0, part], copy=True)
+        c = self.c[0, part] + 0.0
         n = self.n[0, part] - error if self.whole is None else self.whole[part] + 0.0
+        if self._narrow and self.error:
+            slack += _FOLLOW_ROUNDING * self._norm * lengths
+            n -= _FOLLOW_ROUNDING * (norms2 + self.noise)
+            c, n, slack = (xp.astype(values, xp.float32) for values in (c, n, slack))
         bars = np.stack([steps.coefs, fraction * steps.thresholds])
         reach = self.rows.follow(V, c, n, slack, bars, n_decreases=self.whole is None)
         some, host = xp.nonzero(reach & alive)[0], self.rows.host

@@ -1,8 +1,7 @@
 """`select`: validate the arguments, choose an array backend, run a selector.
 
-`as_rows` wraps features in the fastest `Rows` for them. Only large jobs use numba: loading it takes
-longer than it saves on others. `select_from_kernel` runs SBQ on kernel values, without features:
-incremental Cholesky in O(t·k) memory.
+`as_rows` wraps features in the fastest `Rows` for them. `select_from_kernel` runs SBQ on kernel
+values, without features: incremental Cholesky in O(t·k) memory.
 """
 
 from __future__ import annotations
@@ -35,12 +34,9 @@ from exempla.selection.selectors import SBQ, Problem, Selector, check_noise, che
 SIDES = ("both", "opponents", "proponents")
 MAX_FLOAT64_ENTRIES = 1 << 20
 """Rows of up to this many entries are copied to float64, which makes all sums exact enough."""
-MAX_NUMPY_WORK = 1 << 34
-"""Multiplications (rows × width × picks) up to which the numba passes, which take a tenth off a
-run, save less than the half second in which numba is loaded."""
 MAX_HOST_WORK = 1 << 29
-"""The same for rows on a GPU: up to this they are moved to the host, which takes less time than
-compiling the GPU kernels, once on each machine."""
+"""Multiplications (rows × width × picks) up to which rows on a GPU are moved to the host, which
+takes less time than compiling the GPU kernels, once on each machine."""
 _MAX_GROUP_BYTES = 1 << 31
 """Memory for the state of the targets that are selected for together."""
 _MAX_NORM = 1e60
@@ -52,7 +48,8 @@ _KERNEL_TOLERANCE = 1e-11
 def as_rows(features: Array, picks: int | None = None) -> Rows:
     """Wrap features (t, p) in the fastest `Rows` for them without changing them.
 
-    `picks` is the number of passes to expect (k × targets); few passes over few rows stay in NumPy.
+    `picks` is the number of passes to expect (k × targets); few passes over few rows of a GPU are
+    made on the host.
     """
     if isinstance(features, Rows):
         return features
@@ -114,16 +111,10 @@ def wrap(array: Array, picks: int | None = None) -> Rows:
         array = array if stored else to_numpy(array)  # also from a GPU
         tolerance = 1e-5 if array.dtype == np.float32 else 1e-11
         return ArrayRows(array[:].astype(np.float64), tolerance)
-    work = np.inf if picks is None else entries * picks
     if not stored and not isinstance(array, np.ndarray):
-        return ArrayRows(to_numpy(array) if work <= MAX_HOST_WORK else array)
-    if not stored and work <= MAX_NUMPY_WORK:
-        return ArrayRows(array)
-    try:
-        from exempla.selection.numba_rows import NumbaRows
-    except ImportError:  # numba is not installed
-        return ArrayRows(array)
-    return NumbaRows(array)
+        few = picks is not None and entries * picks <= MAX_HOST_WORK
+        return ArrayRows(to_numpy(array) if few else array)
+    return ArrayRows(array if stored else np.ascontiguousarray(array))
 
 
 def _as_array(values: Array, what: str) -> Array:

@@ -21,12 +21,12 @@ from exempla.checks import check_choice, check_flag, check_folder, check_ids, ch
 from exempla.data import count_examples, take_examples
 from exempla.errors import ExemplaError, ExemplaWarning
 from exempla.kernel.damping import check_damping, resolve_damping
-from exempla.memory import COMPILER_BYTES, IMPORT_BYTES, STORE_BYTES, announce
+from exempla.memory import IMPORT_BYTES, STORE_BYTES, announce
 from exempla.progress import showing, track
 from exempla.results import Selection
 from exempla.selection import SBQ, NonNegative, Selector
 from exempla.selection.nnls import nonnegative_minimum
-from exempla.selection.select import MAX_NUMPY_WORK, quiet_select
+from exempla.selection.select import quiet_select
 from exempla.store import claim, disk_errors, identity_of
 from exempla.tasks.retrain import check_fit, fitted
 from exempla.tasks.summarize.last_layer import LastLayer, read_last_layer
@@ -162,9 +162,9 @@ def expected_peak(
     """Return the number of examples, and the bytes taken at the peak beside model and data.
 
     These are the layer's inputs, the candidates' rows in float32 and either the inputs once more
-    while they are read, three batches of scores, or the choice: the picked rows in float64, twice,
-    and the examples to judge a refit by. Stored rows take the buffers they are read through. Zeros
-    if it cannot be told before something is refused.
+    while they are read, one to three batches of scores, or the choice: the picked rows in float64,
+    twice, and the examples to judge a refit by. Stored rows take the buffers they are read through.
+    Zeros if it cannot be told before something is refused.
     """
     try:
         n = count_examples(train) or 0
@@ -177,9 +177,9 @@ def expected_peak(
     width = min(DRAWS * p, WIDTH) + (few.theta.shape[1] + 1 if few.discrete else 0)
     count = min(n, pool_size(k, width))
     choosing = 16.0 * k * width + 2.0 * min(n, MOST) * row * refitted
-    choosing += COMPILER_BYTES if count * width * k > MAX_NUMPY_WORK else 0
     kept = n * (row + 24.0) + min(4.0 * count * width, STORE_BYTES if stored else np.inf)
-    return n, IMPORT_BYTES + kept + max(n * row, 3.0 * BATCH_BYTES, choosing)
+    batches = 1.5 if few.theta.shape[1] == 1 and DRAWS * p <= WIDTH else 3.0
+    return n, IMPORT_BYTES + kept + max(n * row, batches * BATCH_BYTES, choosing)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
