@@ -21,10 +21,10 @@ from PIL import Image
 from exempla import ExemplaError
 from exempla.tables import (
     Decision,
-    default_image_model,
     default_model,
     export,
     feature_frame,
+    image_features,
     infer_columns,
     load_images,
     read_table,
@@ -169,11 +169,11 @@ def test_fractions_can_be_classes(tmp_path):
 
 def test_images_of_sixteen_bits_are_scaled():
     deep = RNG.integers(0, 65_536, (6, 8, 8), dtype=np.uint16)
-    ready = default_image_model(deep, Y[:6], kind="pixels")[0].transform(deep)
+    ready = image_features(deep, Y[:6], kind="pixels").transform(deep)
     assert 0.9 < np.abs(ready).max() <= 1.0
     shares = RNG.random((6, 8, 8))
-    made = default_image_model(shares, Y[:6], kind="pixels")
-    assert np.allclose(made[0].transform(shares), shares.reshape(6, -1))
+    made = image_features(shares, Y[:6], kind="pixels")
+    assert np.allclose(made.transform(shares), shares.reshape(6, -1))
 
 
 def test_strings_of_every_arrow_type(tmp_path):

@@ -479,11 +479,12 @@ def _newton_step(embedding: Embedding, train: Array, picked: np.ndarray, damping
         parts.append(embedding.sketch.project(batch))
         if sum(map(len, parts)) > MAX_FISHER_ROWS:
             return x / -n
-    R = to_numpy(concatenate(parts))
-    solved = to_numpy(solve(as_like(R, x), damping)).astype(np.float64)
-    left = n * np.eye(len(R)) - R @ solved.T
-    more = np.linalg.solve(left, R @ to_numpy(x)) @ solved
-    return as_like(to_numpy(x) + more, x) / -n
+    # With the Fisher rows R of these examples, (nM − RᵀR)⁻¹ by the Woodbury identity.
+    R = as_like(concatenate(parts), x)
+    white = to_numpy(embedding.metric.whiten(R, damping)).astype(np.float64)
+    left = n * np.eye(len(R)) - white @ white.T
+    more = np.linalg.solve(left, products(R, x[None])[:, 0])
+    return (x + solve(as_like(more[None], R) @ R, damping)[0]) / -n
 
 
 def _residual_products(

@@ -13,7 +13,7 @@ label or ignored. The first rule that matches wins:
     format → date; > 50 distinct and ≥ 5 words on average → text; else category.
 
 `split` divides the rows; their numbers are 0-based data rows of the original file. `choose_model`
-compares `default_model` with boosting by cross-validation; images have `default_image_model`.
+compares `default_model` with boosting by cross-validation; images have `image_features`.
 `export` writes the file with decisions (keep, relabel, remove) in its own format.
 
 >>> import pathlib, tempfile
@@ -42,7 +42,7 @@ from exempla.tables.models.choose import (
     default_model,
     tuned_classifier,
 )
-from exempla.tables.models.image import default_image_model, image_features
+from exempla.tables.models.image import image_features
 from exempla.tables.split import Split, feature_frame, split
 from exempla.tables.table import Table
 
@@ -50,7 +50,7 @@ __all__ = [
     "Table", "read_table", "borrow_names", "format_suffix",
     "Column", "infer_columns", "show_columns", "label_of", "feature_frame",
     "default_model", "choose_model", "Chosen", "cross_validated_accuracy", "CrossValidation",
-    "default_image_model", "image_features", "tuned_classifier",
+    "image_features", "tuned_classifier",
     "Split", "split",
     "Decision", "export", "corrected",
     "Images", "load_images", "thumbnail", "safe_path",

@@ -16,11 +16,9 @@ from numpy.lib.stride_tricks import sliding_window_view
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.cluster import MiniBatchKMeans
 from sklearn.decomposition import PCA
-from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import FunctionTransformer
 
 from exempla.errors import ExemplaError
-from exempla.tables.models.choose import tuned_classifier
 
 _SIDE = 6
 """Pixels along the side of a patch; of a small image, at most half of its side."""
@@ -144,12 +142,3 @@ def image_features(pixels: np.ndarray, labels: Any, *, kind: str = "patches", se
     if kind == "pixels":
         return FunctionTransformer(_flat_pixels, kw_args={"scale": _scale(pixels)})
     return PatchFeatures(_scale(pixels), seed)
-
-
-def default_image_model(
-    pixels: np.ndarray, labels: Any, *, kind: str = "patches", seed: int = 0
-) -> Pipeline:
-    """Return an unfitted logistic regression on the `image_features` of such images."""
-    features = image_features(pixels, labels, kind=kind, seed=seed)
-    model = tuned_classifier(features.fit_transform(pixels), labels, seed)
-    return Pipeline([("features", features), ("model", model)])
