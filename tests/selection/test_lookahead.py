@@ -51,6 +51,28 @@ def slow_sweep(rows, scores, steps, keep, share):
     return near, np.flatnonzero(promising), kept
 
 
+@pytest.mark.parametrize("p", [24, 300])
+def test_a_row_that_just_reaches_a_threshold_is_found(p):
+    """Steps are followed in float32; the bound on its rounding must cover every row."""
+    rng = np.random.default_rng(p)
+    rows = ArrayRows(rng.standard_normal((600, p)).astype(np.float32))
+    scores, part = begun_scores(rows, Rule.GAIN), slice(0, 600)
+    scores._norm = np.sqrt(p)  # of the residual that c was computed from
+    steps = random_steps(rng, p, 24)
+    steps = steps._replace(slack_c=np.zeros(24), slack_n=np.zeros(24), coefs=0.2 * steps.coefs)
+    Q = rows.directions(steps.directions, exact=False)
+    V = rows.multiply(rows.array, Q).astype(np.float64)
+    c, n = scores.c[0] - steps.coefs @ V, scores.n[0] - np.sum(V * V, axis=0)
+    assert scores._narrow
+    for j in np.flatnonzero(n > 0):
+        thresholds = np.full(24, np.inf)
+        thresholds[-1] = c[j] ** 2 / n[j]
+        _, _, found, _ = scores._check(
+            part, rows.array, Q, steps._replace(thresholds=thresholds), 1
+        )
+        assert j in found
+
+
 @pytest.mark.parametrize(("t", "p"), SIZES)
 @pytest.mark.parametrize("rule", [Rule.GAIN, Rule.PURSUIT])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
