@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import os
 import sys
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -19,6 +20,7 @@ from typing import Any, TypeVar
 import numpy as np
 import scipy.linalg
 from scipy.linalg.lapack import dpstrf
+from threadpoolctl import ThreadpoolController
 
 from exempla.errors import ExemplaError
 
@@ -296,7 +298,34 @@ def in_parts(
     count = min(t * width // _MIN_ENTRIES_PER_THREAD, tiles)
     count = min(count, n_threads()) if count > 1 else 1
     cuts = [min(t, tiles * i // count * tile) for i in range(count + 1)]
-    parts = list(pairwise(cuts))
-    pool = _pool(count - 1) if count > 1 else None  # this thread takes the first part
-    others = [pool.submit(work, *part) for part in parts[1:]] if pool else []
-    return [work(*parts[0]), *(other.result() for other in others)]
+    first, *others = pairwise(cuts)
+    if not others:
+        return [work(*first)]
+    with SerialBLAS():
+        pool = _pool(count - 1)  # this thread takes the first part
+        found = [pool.submit(work, *part) for part in others]
+        return [work(*first), *(one.result() for one in found)]
+
+
+class SerialBLAS:
+    """Within this context BLAS uses one thread, in all threads; contexts may overlap."""
+
+    _lock, _open = threading.Lock(), 0
+    _limit: Any = None
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not SerialBLAS._open:
+                SerialBLAS._limit = _blas().limit(limits=1)
+            SerialBLAS._open += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            SerialBLAS._open -= 1
+            if not SerialBLAS._open:
+                SerialBLAS._limit.restore_original_limits()
+
+
+@cache
+def _blas() -> ThreadpoolController:
+    return ThreadpoolController().select(user_api="blas")

@@ -13,7 +13,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from threadpoolctl import ThreadpoolController
 
+import exempla
 from exempla import arrays
 from exempla.selection import SBQ, MatchingPursuit, Sharded, select
 from exempla.selection import engine as engine_module
@@ -229,6 +231,34 @@ def test_where_rounding_does_not_allow_ties_to_be_seen():
 def test_odd_thread_counts_mean_one(monkeypatch, value, count):
     monkeypatch.setenv("EXEMPLA_THREADS", value)
     assert arrays.n_threads() == count
+
+
+def test_blas_gets_its_threads_back():
+    """However contexts overlap, and after an error."""
+    blas = ThreadpoolController().select(user_api="blas")
+
+    def counts():
+        return {one["num_threads"] for one in blas.info()}
+
+    with blas.limit(limits=2):
+        first, second = arrays.SerialBLAS(), arrays.SerialBLAS()
+        first.__enter__()
+        second.__enter__()
+        first.__exit__()
+        assert counts() == {1}
+        second.__exit__()
+        assert counts() == {2}
+        with pytest.raises(exempla.ExemplaError, match="at least one"):
+            select(np.eye(3), np.ones(3), 0)
+        assert counts() == {2}
+        seen, align = [], ArrayRows.align
+        watched = mock.patch.object(
+            ArrayRows, "align", lambda *a: seen.append(counts()) or align(*a)
+        )
+        with watched:
+            select(np.eye(3), np.ones(3), 2)
+        assert seen == [{1}]
+        assert counts() == {2}
 
 
 def test_threads_change_nothing(monkeypatch):

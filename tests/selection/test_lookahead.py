@@ -64,6 +64,7 @@ def test_a_row_that_just_reaches_a_threshold_is_found(p):
     V = rows.multiply(rows.array, Q).astype(np.float64)
     c, n = scores.c[0] - steps.coefs @ V, scores.n[0] - np.sum(V * V, axis=0)
     assert scores._narrow
+    scores.sweep(steps, 600, 1)
     for j in np.flatnonzero(n > 0):
         thresholds = np.full(24, np.inf)
         thresholds[-1] = c[j] ** 2 / n[j]

@@ -69,12 +69,13 @@ class LookaheadPool:
             v[start:stop] = self.features[start:stop] @ q
 
         in_parts(multiply, len(v), self.features.shape[1], 256)
-        self.c, self.n = self.c - coef * v, self.n - v * v
-        left = np.flatnonzero(self.n > self.floor)
-        if not len(left):
-            return -1
-        divisor = self.n if self.whole is None else self.whole
-        return int(self.rows[left[np.argmax(self.c[left] ** 2 / divisor[left])]])
+        self.c -= coef * v
+        self.n -= v * v
+        with np.errstate(divide="ignore", invalid="ignore"):
+            scores = self.c * self.c / (self.n if self.whole is None else self.whole)
+        scores[~(self.n > self.floor)] = -np.inf
+        best = int(np.argmax(scores)) if len(scores) else -1
+        return int(self.rows[best]) if best >= 0 and scores[best] > -np.inf else -1
 
 
 class Steps(NamedTuple):

@@ -37,14 +37,16 @@ RELATIVE_TIE = 1e-12
 """Scores within this relative distance of the best are equal; the lowest index wins."""
 ROUNDING = 1e-14
 """Upper bound on the rounding error of a float64 product of unit vectors."""
-_SWEEP_ROWS, _SWEEP_ENTRIES = 4096, 1 << 21
-"""Rows that a lookahead pass follows at a time on a CPU at most: their scores stay in the cache.
-Of wide rows fewer, so that the threads have equal shares."""
-_BLOCK_BYTES = 1 << 28, 1 << 19
-"""Size of the float64 copies of blocks of rows on a GPU, and on a CPU, where it stays in cache."""
+_SWEEP_ROWS, _SWEEP_ENTRIES = 1 << 16, 1 << 24
+"""Rows, and their entries, that a lookahead pass follows at a time on a CPU at most. Shorter blocks
+would stay in the cache, but their many short operations make threads wait for the interpreter."""
+_TILE = 512
+"""The parts of the threads, and the pieces of stored rows, begin at a multiple of so many rows."""
+_BLOCK_BYTES = 1 << 28, 1 << 22
+"""Size of the float64 copies of blocks of rows on a GPU, and on a CPU."""
 _STRETCH = 256
 """Coordinates that are summed in float32 before the sum moves to float64."""
-_CACHED_ENTRIES = 1 << 17
+_CACHED_ENTRIES = 1 << 18
 """Entries of the rows that are multiplied at a time on a CPU: they stay in the cache."""
 _SCORED_ENTRIES = 1 << 16
 """Scores that are compared at a time: they stay in the cache."""
@@ -175,16 +177,17 @@ class ArrayRows(Rows):
         self.error = stretch if self.single and self.on_cpu else 0.0
         """Bound on the error of `multiply` in units of ‖f‖: of float32 sums of up to _STRETCH terms
         in any order, and of the rounding of the direction."""
+        self.product_dtype = np.float32 if self.p <= _STRETCH else np.float64
         self.block_rows = max(1, _BLOCK_BYTES[self.on_cpu] // (8 * max(1, self.p)))
-        narrow = int(np.clip(_SWEEP_ENTRIES // max(1, self.p), 512, _SWEEP_ROWS))
+        narrow = int(np.clip(_SWEEP_ENTRIES // max(1, self.p), _TILE, _SWEEP_ROWS))
         self.sweep_rows = narrow if self.on_cpu else self.block_rows
         self._last: tuple[bytes, np.ndarray] | None = None
         norms2 = self.xp.empty(self.t, dtype=self.xp.float64, device=self.device)
 
         def square(part: slice, rows: Array) -> None:
-            block = self.xp.astype(rows, self.xp.float64, copy=False)
             with np.errstate(over="ignore", invalid="ignore"):  # `select` reports such rows
-                norms2[part] = self.xp.vecdot(block, block)
+                for here, block in self._cut(part, rows, 1):
+                    norms2[here] = self.xp.vecdot(block, block)
 
         self.over_blocks(square)
         norms2[norms2 < MIN_ROW_NORM**2] = 0.0
@@ -204,7 +207,7 @@ class ArrayRows(Rows):
             yield slice(0, self.t), self.array
             return
         self.readings += 1
-        yield from self.array.stream(_SWEEP_ROWS)
+        yield from self.array.stream(_TILE)
 
     def blocks(self, n_vectors: int = 1) -> Iterator[tuple[slice, Array]]:
         """Yield the rows in float64, in blocks large enough for products with `n_vectors`."""
@@ -226,7 +229,7 @@ class ArrayRows(Rows):
                 cuts = pairwise([*range(start, stop, self.sweep_rows), stop])
                 return [work(slice(first + a, first + b), rows[a:b]) for a, b in cuts]
 
-            threaded = self.on_cpu and in_parts(each, len(rows), self.p, self.sweep_rows)
+            threaded = self.on_cpu and in_parts(each, len(rows), self.p, _TILE)
             for some in threaded or [each(0, len(rows))]:
                 found += some
         return found
@@ -246,19 +249,21 @@ class ArrayRows(Rows):
         """Return directions (b, p) in the form that `multiply` takes; `exact` asks for float64."""
         return self.here(directions if exact or not self.error else directions.astype(np.float32))
 
-    def multiply(self, rows: Array, directions: Array) -> Array:
-        """Return the (b, m) products of rows (m, p) with directions.
+    def multiply(self, rows: Array, directions: Array, out: Array | None = None) -> Array:
+        """Return the (b, m) products of rows (m, p) with directions, in `out` if it is given.
 
         float32 directions are multiplied in float32; sums move to float64 every _STRETCH terms.
         """
         if directions.dtype == self.xp.float64:
             return directions @ self.xp.astype(rows, self.xp.float64, copy=False).T
-        out = np.zeros((len(directions), len(rows)), np.float32 if self.p <= _STRETCH else float)
+        if out is None:
+            out = np.empty((len(directions), len(rows)), self.product_dtype)
         step = max(1, _CACHED_ENTRIES // self.p)
         for here in (slice(start, start + step) for start in range(0, len(rows), step)):
             block = rows[here]
             block.max()  # reads the block in order; the product alone reads it several times slower
-            for part in (slice(i, i + _STRETCH) for i in range(0, self.p, _STRETCH)):
+            out[:, here] = (block[:, :_STRETCH] @ directions[:, :_STRETCH].T).T
+            for part in (slice(i, i + _STRETCH) for i in range(_STRETCH, self.p, _STRETCH)):
                 out[:, here] += (block[:, part] @ directions[:, part].T).T
         return out
 
@@ -285,7 +290,11 @@ class ArrayRows(Rows):
                 if n_decreases:
                     n -= v * v
                 if threshold < np.inf:
-                    reach |= (abs(c) + slack) ** 2 >= threshold * n
+                    excess = abs(c)
+                    excess += slack
+                    excess *= excess
+                    excess -= threshold * n
+                    reach |= excess >= 0
         return reach
 
     def project(self, vectors: np.ndarray) -> np.ndarray:
@@ -305,9 +314,13 @@ class ArrayRows(Rows):
     def energy(self, directions: np.ndarray) -> np.ndarray:
         out = self.xp.zeros(self.t, dtype=self.xp.float64, device=self.device)
         Q = self.here(directions).T
-        for part, block in self.blocks():
-            inside = block @ Q
-            out[part] = self.xp.sum(inside * inside, axis=1)
+
+        def fill(here: slice, rows: Array) -> None:
+            for part, block in self._cut(here, rows, 1):
+                inside = block @ Q
+                out[part] = self.xp.sum(inside * inside, axis=1)
+
+        self.over_blocks(fill)
         return self.host(out)
 
     def features(self, indices: np.ndarray) -> np.ndarray:
@@ -346,8 +359,9 @@ class ArrayCandidates(CandidateScores):
         """Whether steps are followed in float32, as products are, under a bound on its rounding."""
         # Many targets are one matrix product, which is computed in float64 throughout.
         self.error = rows.error if len(candidates) == 1 else 0.0
-        # The products of a sweep then take at most an eighth of the memory of float32 rows.
+        # The products of a sweep then take at most a quarter of the memory of rows of p ≥ 32.
         self.max_lookahead = int(np.clip(rows.p // 8, self.lookahead_batch, _MAX_LOOKAHEAD))
+        self._products = np.empty((0, rows.t), rows.product_dtype)
         self._swept: tuple[Steps, list[tuple[slice, Array]]]
         """The steps of the last sweep and their products with blocks of rows."""
 
@@ -427,6 +441,9 @@ class ArrayCandidates(CandidateScores):
 
     def sweep(self, steps: Steps, limit: int, fraction: float) -> Swept:
         Q = self.rows.directions(steps.directions, exact=self.error == 0.0)
+        if self.error and len(Q) > len(self._products):
+            shape = max(len(Q), self.max_lookahead), self.rows.t
+            self._products = np.empty(shape, self.rows.product_dtype)
         found = self.rows.over_blocks(
             lambda part, rows: self._check(part, rows, Q, steps, fraction)
         )
@@ -455,17 +472,21 @@ class ArrayCandidates(CandidateScores):
 
         Returns the products, the rows that may reach a fraction of a threshold, and theirs.
         """
-        xp, V = self.xp, self.rows.multiply(rows, Q)
-        lengths, norms2 = self.lengths[part], self.norms2[part]
+        xp, out = self.xp, self._products[: len(Q), part] if self.error else None
+        V = self.rows.multiply(rows, Q, out)
+        c, n, norms2 = self.c[0, part], self.n[0, part], self.norms2[part]
         # The slacks grow from step to step: here the last ones stand for all.
-        slack, error = float(steps.slack_c.max()) * lengths, float(steps.slack_n.max()) * norms2
-        alive = self.n[0, part] + error > self.floor[part]  # n never increases
-        c = self.c[0, part] + 0.0
-        n = self.n[0, part] - error if self.whole is None else self.whole[part] + 0.0
-        if self._narrow and self.error:
-            slack += _FOLLOW_ROUNDING * self._norm * lengths
-            n -= _FOLLOW_ROUNDING * (norms2 + self.noise)
-            c, n, slack = (xp.astype(values, xp.float32) for values in (c, n, slack))
+        slack_c, slack_n = float(steps.slack_c.max()), float(steps.slack_n.max())
+        alive = n > norms2 * (self.rows.tolerance - slack_n)  # n never increases
+        narrow = self._narrow and self.error > 0
+        rounding, dtype = (_FOLLOW_ROUNDING, xp.float32) if narrow else (0.0, xp.float64)
+        slack = self.lengths[part] * (slack_c + rounding * self._norm)
+        if self.whole is None:
+            n = n - norms2 * (slack_n + rounding)
+        else:
+            n = self.whole[part] - norms2 * rounding
+        n -= rounding * self.noise
+        c, n, slack = (xp.astype(values, dtype) for values in (c, n, slack))
         bars = np.stack([steps.coefs, fraction * steps.thresholds])
         reach = self.rows.follow(V, c, n, slack, bars, n_decreases=self.whole is None)
         some, host = xp.nonzero(reach & alive)[0], self.rows.host
@@ -489,8 +510,13 @@ class ArrayCandidates(CandidateScores):
     def pool(self, rows: np.ndarray) -> LookaheadPool:
         whole = None if self.whole is None else self.rows.norms2[rows] + self.noise
         floor = self.rows.norms2[rows] * self.rows.tolerance
-        features = in_parts(lambda a, b: self.rows.features(rows[a:b]), len(rows), self.rows.p, 256)
-        return LookaheadPool(rows, np.concatenate(features), *self.values(rows), floor, whole)
+        features = np.empty((len(rows), self.rows.p), np.float32 if self.rows.single else float)
+
+        def fill(start: int, stop: int) -> None:
+            features[start:stop] = self.rows.features(rows[start:stop])
+
+        in_parts(fill, len(rows), self.rows.p, 256)
+        return LookaheadPool(rows, features, *self.values(rows), floor, whole)
 
     def values(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return c and n of these rows on the host."""

@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from scipy.linalg import solve_triangular
 
-from exempla.arrays import Array, is_tensor, real_numbers, refuse_masked, to_numpy
+from exempla.arrays import Array, SerialBLAS, is_tensor, real_numbers, refuse_masked, to_numpy
 from exempla.checks import check_choice, check_k, is_real, whole_number
 from exempla.errors import ExemplaError, ExemplaWarning
 from exempla.results import Selection
@@ -288,7 +289,12 @@ def choose(
 ) -> tuple[Problem, list[Selection]]:
     """Run `select` on a group of targets; `first` is the number of the first one, for warnings."""
     selector = check_selector(selector) or SBQ()
-    with selector.placed(features) as rows:
+    # The passes of a single target use all cores; the threads of BLAS would wait beside them.
+    shape = getattr(target, "shape", ())
+    with (
+        SerialBLAS() if len(shape) < 2 or shape[0] == 1 else nullcontext(),
+        selector.placed(features) as rows,
+    ):
         problem, k = _make_problem(rows, target, k, side, start)
         for i in range(len(problem.targets)):
             _check_start(problem, i, selector, k)
