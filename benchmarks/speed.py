@@ -259,7 +259,8 @@ def plot(picks: list[Row], grown: list[Row], path: Path) -> None:
     left.set_xticks(range(len(sizes)), [f"{t // 1000} k × {p}" for t, p in sizes], fontsize=8)
     left.set_ylabel("readings of the rows a pick")
     left.set_title("One pick, one thread", fontsize=10)
-    left.legend(fontsize=7, frameon=False)
+    left.margins(y=0.3)  # room for the legend
+    left.legend(fontsize=7, frameon=False, ncols=2)
     for name in dict.fromkeys(row["varied"] for row in grown):
         mine = [row for row in grown if row["varied"] == name]
         base = mine[0]

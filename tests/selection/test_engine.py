@@ -292,7 +292,7 @@ assert select(rows, target, 5, SBQ(0.1)).indices.tolist() == expected
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_fork_after_several_threads_lives():
-    several = {"EXEMPLA_THREADS": "2", "NUMBA_NUM_THREADS": "2"}
+    several = {"EXEMPLA_THREADS": "2"}
     command = [sys.executable, "-c", FORKED]
     done = subprocess.run(command, env=os.environ | several, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

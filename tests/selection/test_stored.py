@@ -90,17 +90,6 @@ def test_few_readings_make_many_picks(tmp_path):
     assert disk.readings == before  # z is still known
 
 
-@pytest.mark.filterwarnings("ignore::exempla.ExemplaWarning")
-def test_without_a_compiler(tmp_path):
-    rows = np.random.default_rng(1).standard_normal((3000, 9)).astype(np.float32)
-    disk = stored(tmp_path, rows)
-    plain = ArrayRows(disk)
-    for target in (rows[:9].mean(0), rows[:2]):
-        a, b = select(rows, target, 9), select(plain, target, 9)
-        for x, y in zip(*([a], [b]) if target.ndim == 1 else (a, b), strict=True):
-            assert x.indices.tolist() == y.indices.tolist()
-
-
 def test_going_on_and_certificates(tmp_path):
     rows = np.random.default_rng(2).standard_normal((3000, 9))
     disk, target = stored(tmp_path, rows), rows[:30].mean(0)
