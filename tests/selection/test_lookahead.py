@@ -169,7 +169,7 @@ def test_steps_that_are_not_kept_leave_nothing_behind(threads, monkeypatch):
 def test_the_number_of_threads_changes_no_bit(monkeypatch):
     monkeypatch.setattr("exempla.arrays._MIN_ENTRIES_PER_THREAD", 100)
     rng = np.random.default_rng(3)
-    array, steps = rng.standard_normal((1001, 33)).astype(np.float32), random_steps(rng, 33, 17)
+    array, steps = rng.standard_normal((9001, 133)).astype(np.float32), random_steps(rng, 133, 17)
     seen = []
     for count in ("1", "2", "5"):
         monkeypatch.setenv("EXEMPLA_THREADS", count)

@@ -40,8 +40,9 @@ ROUNDING = 1e-14
 _SWEEP_ROWS, _SWEEP_ENTRIES = 1 << 16, 1 << 24
 """Rows, and their entries, that a lookahead pass follows at a time on a CPU at most. Shorter blocks
 would stay in the cache, but their many short operations make threads wait for the interpreter."""
-_TILE = 512
-"""The parts of the threads, and the pieces of stored rows, begin at a multiple of so many rows."""
+_MIN_TILE, _MAX_TILE = 512, 4096
+"""The parts of the threads, and the pieces of stored rows, begin at a multiple of so many rows: as
+many as a product takes at a time."""
 _BLOCK_BYTES = 1 << 28, 1 << 22
 """Size of the float64 copies of blocks of rows on a GPU, and on a CPU."""
 _STRETCH = 256
@@ -59,6 +60,11 @@ _FOLLOW_ROUNDING = 8 * _MAX_LOOKAHEAD * 2.0**-24
 many steps in float32. A step rounds each three times, by 2⁻²⁴ of numbers below these units."""
 
 T = TypeVar("T")
+
+
+def _power_of_two(number: int) -> int:
+    """Return the largest power of two up to `number`, at least 1."""
+    return 1 << max(number, 1).bit_length() - 1
 
 
 def tie_threshold(scores: np.ndarray | float) -> np.ndarray:
@@ -179,8 +185,15 @@ class ArrayRows(Rows):
         in any order, and of the rounding of the direction."""
         self.product_dtype = np.float32 if self.p <= _STRETCH else np.float64
         self.block_rows = max(1, _BLOCK_BYTES[self.on_cpu] // (8 * max(1, self.p)))
-        narrow = int(np.clip(_SWEEP_ENTRIES // max(1, self.p), _TILE, _SWEEP_ROWS))
-        self.sweep_rows = narrow if self.on_cpu else self.block_rows
+        self.sweep_rows = self.block_rows
+        if self.on_cpu:
+            # Powers of two: a product's bits depend on the block it is in, which then begins at the
+            # same row for any number of threads.
+            cached, swept = (each // max(1, self.p) for each in (_CACHED_ENTRIES, _SWEEP_ENTRIES))
+            self.block_rows = _power_of_two(min(self.block_rows, _MAX_TILE))
+            self.product_rows = _power_of_two(min(cached, _MAX_TILE))
+            self.tile = max(_MIN_TILE, self.product_rows, self.block_rows)
+            self.sweep_rows = _power_of_two(min(max(swept, self.tile), _SWEEP_ROWS))
         self._last: tuple[bytes, np.ndarray] | None = None
         norms2 = self.xp.empty(self.t, dtype=self.xp.float64, device=self.device)
 
@@ -207,7 +220,7 @@ class ArrayRows(Rows):
             yield slice(0, self.t), self.array
             return
         self.readings += 1
-        yield from self.array.stream(_TILE)
+        yield from self.array.stream(self.tile)
 
     def blocks(self, n_vectors: int = 1) -> Iterator[tuple[slice, Array]]:
         """Yield the rows in float64, in blocks large enough for products with `n_vectors`."""
@@ -215,7 +228,7 @@ class ArrayRows(Rows):
             yield from self._cut(here, rows, n_vectors)
 
     def _cut(self, here: slice, rows: Array, n_vectors: int) -> Iterator[tuple[slice, Array]]:
-        step = max(self.block_rows, min(1024, 8 * n_vectors))
+        step = max(self.block_rows, _power_of_two(min(_MIN_TILE, 8 * n_vectors)))
         for start in range(0, len(rows), step):
             block = self.xp.astype(rows[start : start + step], self.xp.float64, copy=False)
             yield slice(here.start + start, here.start + start + len(block)), block
@@ -229,7 +242,7 @@ class ArrayRows(Rows):
                 cuts = pairwise([*range(start, stop, self.sweep_rows), stop])
                 return [work(slice(first + a, first + b), rows[a:b]) for a, b in cuts]
 
-            threaded = self.on_cpu and in_parts(each, len(rows), self.p, _TILE)
+            threaded = self.on_cpu and in_parts(each, len(rows), self.p, self.tile)
             for some in threaded or [each(0, len(rows))]:
                 found += some
         return found
@@ -258,7 +271,7 @@ class ArrayRows(Rows):
             return directions @ self.xp.astype(rows, self.xp.float64, copy=False).T
         if out is None:
             out = np.empty((len(directions), len(rows)), self.product_dtype)
-        step = max(1, _CACHED_ENTRIES // self.p)
+        step = self.product_rows
         for here in (slice(start, start + step) for start in range(0, len(rows), step)):
             block = rows[here]
             block.max()  # reads the block in order; the product alone reads it several times slower
