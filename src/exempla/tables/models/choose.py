@@ -277,15 +277,18 @@ def _best(model: Any, prepare: ColumnTransformer | None, X: Any, y: np.ndarray, 
         if prepare is not None:
             ready = clone(prepare)
             inside, outside = ready.fit_transform(inside), ready.transform(outside)
-        folds.append((inside, y[train], outside, y[test]))
+        # each fit starts from the last one, of the next stronger regularisation
+        trial = clone(model).set_params(**({"warm_start": True} if classes else {}))
+        folds.append((trial, inside, y[train], outside, y[test]))
     losses = np.full(len(strengths), np.inf if folds else 0.0)
     for place, strength in enumerate(track(strengths, "tuning regularisation", len(strengths))):
         if not folds or (place and losses[place - 1] > _CLEARLY_WORSE * losses.min()):
             break
-        trial = clone(model).set_params(**strength)
         losses[place] = sum(
-            _row_losses(trial.fit(inside, own), outside, held, not classes, 1e-13).mean()
-            for inside, own, outside, held in folds
+            _row_losses(
+                trial.set_params(**strength).fit(inside, own), outside, held, not classes, 1e-13
+            ).mean()
+            for trial, inside, own, outside, held in folds
         )
     # Ties go to the middle: with perfect folds all strengths are equally good.
     order = sorted(range(len(strengths)), key=lambda i: abs(i - len(strengths) // 2))
