@@ -1,11 +1,13 @@
 """What `exempla explain` costs beside the training of its model, for image folders and snapshots.
 
     python -m benchmarks.cost --commands digits small2 small20 large2 large20 snapshots5 snapshots8
-        [--csv docs/experiments/command_cost.csv] [--label now]
+        language4 [--csv docs/experiments/command_cost.csv] [--label now]
 
 Folders: scikit-learn's 1,797 digits as PNG files, and 2,000 noisy crops of its two photographs, of
 64 or 224 pixels a side, in 2 or 20 classes. "training" is one `fit` of the explained model on the
 decoded training images, features included, the faster of two; for snapshots, the user's own loop.
+language4 asks a GPT-2 of 101,952 parameters which of 900 sums taught it a wrong one, with four
+snapshots of its training.
 Everything is processor seconds of one process; a stage counts what runs in no other stage.
 """
 
@@ -30,7 +32,8 @@ from sklearn.base import clone
 from sklearn.datasets import load_digits, load_sample_images
 from sklearn.pipeline import Pipeline
 
-NAMES = ("digits", "small2", "small20", "large2", "large20", "snapshots5", "snapshots8")
+NAMES = ("digits", "small2", "small20", "large2", "large20", "snapshots5", "snapshots8",
+         "language4")  # fmt: skip
 _STAGES = {
     "reading": ("cli.fitted:read_files", "tables.split:load_images"),
     "features": (
@@ -83,6 +86,15 @@ class Clock:
 
         setattr(owner, name, clocked)
 
+    def watch_all(self) -> None:
+        """Clock every stage; what has run so far is the start-up."""
+        import_module("exempla.cli.commands.explain")
+        self.turn()
+        self._stack[:] = ["other"]
+        for stage, places in _STAGES.items():
+            for place in places:
+                self.watch(place, stage)
+
 
 def make(name: str, folder: Path) -> Path:
     """Write the images of one case, one folder per class."""
@@ -122,13 +134,8 @@ def make(name: str, folder: Path) -> Path:
 def command(folder: Path) -> dict[str, Any]:
     """Run `exempla explain` on a folder here; return the seconds of its stages."""
     clock = Clock()
-    fitted, main = import_module("exempla.cli.fitted"), import_module("exempla.cli.main")
-    import_module("exempla.cli.commands.explain")
-    clock.turn()
-    clock._stack[:] = ["other"]
-    for stage, places in _STAGES.items():
-        for place in places:
-            clock.watch(place, stage)
+    fitted = import_module("exempla.cli.fitted")
+    clock.watch_all()
     kept: dict[str, Any] = {}
     inner = fitted._fit
 
@@ -137,11 +144,7 @@ def command(folder: Path) -> dict[str, Any]:
         return kept["found"]
 
     fitted._fit = fit
-    with tempfile.TemporaryDirectory() as out, contextlib.redirect_stderr(io.StringIO()):
-        code = main.main(["explain", str(folder), "--out", f"{out}/out", "--quiet"])
-        clock.turn()
-        answer = json.loads(Path(out, "out", "explanation.json").read_text())
-    assert code == 0
+    picked = len(run(clock, str(folder)))
     total, stages = time.process_time(), dict(clock.spent)
     image = import_module("exempla.tables.models.image")
     model = kept["found"].model
@@ -150,7 +153,16 @@ def command(folder: Path) -> dict[str, Any]:
     whole = Pipeline([("features", image.PatchFeatures(scale)), ("model", clone(last))])
     training = min(seconds(lambda: whole.fit(kept["X"], kept["y"])) for _ in range(2))
     return {"examples": len(kept["y"]), "total": total, "training": training, "stages": stages,
-            "picked": len(answer["indices"])}  # fmt: skip
+            "picked": picked}  # fmt: skip
+
+
+def run(clock: Clock, *words: str) -> list[int]:
+    """Run `exempla explain` in this process; return the rows that it lists."""
+    main = import_module("exempla.cli.main")
+    with tempfile.TemporaryDirectory() as out, contextlib.redirect_stderr(io.StringIO()):
+        assert main.main(["explain", *words, "--out", f"{out}/out", "--quiet"]) == 0
+        clock.turn()
+        return json.loads(Path(out, "out", "explanation.json").read_text())["indices"]
 
 
 def seconds(run: Callable[[], object]) -> float:
@@ -208,10 +220,74 @@ def snapshots(count: int) -> dict[str, Any]:
             "picked": len(found.indices)}  # fmt: skip
 
 
+def language(count: int) -> dict[str, Any]:
+    """Train a small GPT-2 with a Recorder, and ask the command line about a wrong line."""
+    import torch
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+
+    import exempla
+
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    words = {letter: i for i, letter in enumerate("#0123456789+=")}
+    letters = Tokenizer(models.WordLevel(words, unk_token="#"))
+    letters.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
+    letters.decoder = decoders.Fuse()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=letters, eos_token="#", pad_token="#")
+    sums = [(f"{a}+{b}=", str(a + b)) for a in range(30) for b in range(30)]
+    sums[17] = ("0+17=", "99")
+    ends: Any = {"bos_token_id": 0, "eos_token_id": 0}
+    drop: Any = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
+    shape: Any = {"n_embd": 64, "n_layer": 2, "n_head": 2, "n_positions": 16}
+    model: Any = GPT2LMHeadModel(GPT2Config(vocab_size=len(words), **shape, **drop, **ends))
+    lines = list(exempla.Completions(tokenizer, sums))
+    ids, labels = (
+        torch.nn.utils.rnn.pad_sequence(
+            [torch.tensor(line[name]) for line in lines], batch_first=True, padding_value=filled
+        )
+        for name, filled in (("input_ids", 0), ("labels", -100))
+    )
+    optimizer = torch.optim.Adam(model.parameters(), 2e-3)
+    with tempfile.TemporaryDirectory() as name:
+        folder, epochs = Path(name), 40
+        steps = epochs * -(-len(ids) // 32)
+        record = exempla.Recorder(model, folder / "run", optimizer, keep=count, steps=steps)
+
+        def loop() -> None:
+            with record:
+                for _ in range(epochs):
+                    for rows in torch.randperm(len(ids)).split(32):
+                        optimizer.zero_grad()
+                        model(input_ids=ids[rows], labels=labels[rows]).loss.backward()
+                        optimizer.step()
+                        record.step()
+
+        training = seconds(loop)
+        model.save_pretrained(folder / "model")
+        tokenizer.save_pretrained(folder / "model")
+        for file, pairs in (("train", sums), ("asked", sums[17:18])):
+            rows = (json.dumps({"question": q, "answer": a}) + "\n" for q, a in pairs)
+            (folder / f"{file}.jsonl").write_text("".join(rows))
+        clock = Clock()
+        clock.watch_all()
+        before = time.process_time()
+        picked = run(
+            clock, str(folder / "train.jsonl"), "--test", str(folder / "asked.jsonl"),
+            "--prompt", "question", "--completion", "answer", "--model", str(folder / "model"),
+            "--snapshots", str(folder / "run"), "-k", "10",
+        )  # fmt: skip
+    assert picked[0] == 17, "the wrong line is not the first"
+    stages = {k: v for k, v in clock.spent.items() if k != "start-up"}
+    total = time.process_time() - before + training
+    return {"examples": len(sums), "total": total, "training": training, "stages": stages,
+            "picked": len(picked)}  # fmt: skip
+
+
 def row(name: str, label: str) -> dict[str, Any]:
     """Measure one case in a process of its own."""
     with tempfile.TemporaryDirectory() as folder:
-        if not name.startswith("snapshots"):
+        if not name.startswith(("snapshots", "language")):
             make(name, Path(folder))
         words = [sys.executable, "-W", "ignore", "-m", "benchmarks.command_cost", name, folder]
         run = subprocess.run(words, capture_output=True, text=True)
@@ -237,5 +313,9 @@ def row(name: str, label: str) -> dict[str, Any]:
 
 if __name__ == "__main__":
     case = sys.argv[1]
-    many = case.startswith("snapshots")
-    print(json.dumps(snapshots(int(case[9:])) if many else command(Path(sys.argv[2]))))
+    if case.startswith("snapshots"):
+        print(json.dumps(snapshots(int(case[9:]))))
+    elif case.startswith("language"):
+        print(json.dumps(language(int(case[8:]))))
+    else:
+        print(json.dumps(command(Path(sys.argv[2]))))

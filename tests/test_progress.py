@@ -21,6 +21,18 @@ def test_slow_work_shows_and_quick_work_does_not(capsys, monkeypatch):
     assert capsys.readouterr().err == ""
 
 
+def test_a_line_is_printed_once_per_job(capsys):
+    with showing(True):
+        say("each model says this")
+        with showing(True):
+            say("each model says this")
+        say("and this")
+    with showing(True):
+        say("and this")
+    said = capsys.readouterr().err.splitlines()
+    assert said == ["exempla: each model says this", *["exempla: and this"] * 2]
+
+
 def test_redirected_output_gets_lines_and_a_terminal_a_bar(capsys, monkeypatch):
     monkeypatch.setattr(progress, "DELAY", 0)
     monkeypatch.setattr(progress, "BETWEEN_LINES", 0)

@@ -49,18 +49,20 @@ class TokenAlignment:
         self.answer, self.explainer = answer, asked.explainer
         self.train_texts, self.test_texts, self.shares = train, test, asked.shares
         self._labels: Any = answer.labels
+        self._known: dict[tuple[bool, int], np.ndarray] = {}
+        """What was asked before: a report shows most texts twice."""
 
     def train(self, row: int) -> np.ndarray:
         """Return the part of each token of training text `row` in its alignment with the query.
 
         Tokens that do not count, such as the prompt, have 0. The sum is `answer.alignment`.
         """
-        return self._parts(self.train_texts, row, self._target, is_train=True)
+        return self._parts(row, is_train=True)
 
     def test(self, place: int) -> np.ndarray:
         """Return how much the selected texts, weighted by |weight|, support each token of queried
         text `place`; negative where they contradict it."""
-        return self._parts(self.test_texts, place, self._selected, is_train=False)
+        return self._parts(place, is_train=False)
 
     @property
     def _kernel(self) -> Kernel:
@@ -100,9 +102,11 @@ class TokenAlignment:
         inside = as_like(counted * own, rows) @ rows[chosen]
         return _WeightedSum(inside, kernel.train_examples(chosen), counted)
 
-    def _parts(
-        self, texts: Completions, row: int, other: _WeightedSum, is_train: bool
-    ) -> np.ndarray:
+    def _parts(self, row: int, is_train: bool) -> np.ndarray:
+        if (known := self._known.get((is_train, row))) is not None:
+            return known.copy()
+        texts = self.train_texts if is_train else self.test_texts
+        other = self._target if is_train else self._selected
         kernel, text = self._kernel, texts[row]
         # the text itself comes last: its tokens are divided by its norm
         query = kernel.query([*texts.token_by_token(row), text], self._labels)
@@ -117,7 +121,8 @@ class TokenAlignment:
             parts *= unit_scale(rows[-1:], None if is_train else residual[-1:])[0]
         out = np.zeros(len(text["labels"]))
         out[texts.counted(row)] = parts
-        return out
+        self._known[is_train, row] = out
+        return out.copy()
 
 
 class _WeightedSum(NamedTuple):

@@ -30,17 +30,21 @@ _MIN_SHARE_FOR_ESTIMATE = 0.02
 """Share of the work that must be done before the time left is estimated."""
 
 _SHOWN: ContextVar[bool | None] = ContextVar("exempla_progress", default=None)
+_SAID: ContextVar[set[str] | None] = ContextVar("exempla_said", default=None)
+"""Lines printed in the outermost `showing`: models of one job have the same to say."""
 _DISPLAY: ContextVar[_Display | None] = ContextVar("exempla_display", default=None)
 
 
 @contextmanager
 def showing(enabled: bool) -> Iterator[None]:
     """Show the progress of the work in this block, or hide it."""
-    token = _SHOWN.set(enabled)
+    token, said = _SHOWN.set(enabled), _SAID.get()
+    lines = _SAID.set(set() if said is None else said)
     try:
         yield
     finally:
         _SHOWN.reset(token)
+        _SAID.reset(lines)
 
 
 class Stage(NamedTuple):
@@ -226,10 +230,16 @@ def track_rows(batches: Iterable[ScoreRows], what: str, total: int) -> Iterator[
 
 
 def say(text: str, always: bool = False) -> None:
-    """Print one line, if progress is shown; with `always`, unless the caller has hidden it."""
-    if _SHOWN.get() or (always and _SHOWN.get() is None):
+    """Print one line, once per job, if progress is shown.
+
+    With `always`, print it unless the caller has hidden progress.
+    """
+    said = _SAID.get()
+    if (_SHOWN.get() or (always and _SHOWN.get() is None)) and text not in (said or ()):
         clear_line()
         _print(text)
+    if said is not None:
+        said.add(text)
 
 
 def _print(text: str) -> None:

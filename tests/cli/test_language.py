@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
+from copy import deepcopy
 
 import pandas as pd
 import pytest
+import torch
 
+import exempla
 from exempla.cli.main import main
 
 pytest.importorskip("transformers")
@@ -56,12 +59,33 @@ def test_a_folder_or_ones_own_code(place, own, monkeypatch, capsys):
     sys.modules.pop("speaking", None)
 
 
+def test_snapshots_of_the_training_count(place, capsys):
+    early = deepcopy(model())
+    with exempla.Recorder(early, place / "run", keep=2, steps=1) as record:
+        with torch.no_grad():
+            for parameter in early.parameters():
+                parameter *= 0.9
+        record.step()
+    words = ("--prompt", "question", "--model", str(place / "model"), "--snapshots")
+    assert main(asked(place, *words, str(place / "run"), "-k", "3")) == 0
+    found = json.loads((place / "out" / "explanation.json").read_text())
+    train, test = (exempla.Completions(tokenizer(), x) for x in (lines(), [("1+7=", "9")]))
+    same = exempla.Explainer([model(), str(place / "run")], progress=False).fit(train)
+    expected = same.explain(test, 3, side="proponents")
+    assert found["indices"] == expected.indices.tolist()
+    assert found["explained"] == pytest.approx(expected.explained, rel=1e-6)
+    capsys.readouterr()
+    assert main(asked(place, *words, str(place / "absent"))) == 2
+    assert "absent" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "why"),
     [
         (("--completion", "answer"), "needs a language model: give --model"),
         (("--completion", "answer", "--model", "nowhere/at/all"), "give them with --test"),
         (("--prompt", "question"), "name the column of completions too"),
+        (("--snapshots", "run"), "--snapshots needs --completion"),
     ],
 )
 def test_what_is_missing_is_said(place, words, why, capsys):

@@ -146,6 +146,9 @@ def _explain(parser: ArgumentParser) -> None:
         "transformers can load, or a function that returns (model, tokenizer)")
     _add(language, "--completion", "COLUMN", "the column of texts to explain (or chat messages)")
     _add(language, "--prompt", "COLUMN", "the column of texts that precede the completions")
+    _add(language, "--snapshots", "DIR",
+         "the folder of a Recorder with snapshots of the model's training; they count as well",
+         path="DIRECTORY")
     _store(parser)
     _budget(parser)
     _output(parser)

@@ -40,8 +40,9 @@ def run(options: Namespace) -> int:
     """Fit a model, report its accuracy, explain, and write the results."""
     if options.completion:
         return _explain_completions(options)
-    if options.prompt:
-        raise ExemplaError("--prompt needs --completion: name the column of completions too.")
+    for name in ("prompt", "snapshots"):
+        if getattr(options, name):
+            raise ExemplaError(f"--{name} needs --completion: name the column of completions too.")
     if options.surrogate and not options.model:
         raise ExemplaError("--surrogate replaces a model of your own; give it with --model.")
     options = ask_about_file(options)
@@ -159,10 +160,11 @@ def _explain_completions(options: Namespace) -> int:
         pairs = [_pairs(table, options) for table in (files.table, files.test)]
         with waiting("loading the model"):
             model, tokenizer = _load_language_model(options.model)
+        models = [model, options.snapshots] if options.snapshots else model
         train, test = (Completions(tokenizer, each) for each in pairs)
         k = min(50 if options.k == "auto" else options.k, len(train))
         side = options.side or "proponents"
-        explanation = job.explainer(model).fit(train).explain(test, k=k, side=side)
+        explanation = job.explainer(models).fit(train).explain(test, k=k, side=side)
     if not len(explanation):
         raise ExemplaError(f"No text is among the {side} of these completions; try --side both.")
     about = About(
