@@ -121,7 +121,7 @@ def jobs(quick: bool) -> list[dict[str, Any]]:
         found = []
         for one in made:
             command = [sys.executable, "-W", "ignore", "-m", "benchmarks.scaling", "--job"]
-            threads = dict.fromkeys(("OMP_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
+            threads = {"OMP_NUM_THREADS": "1"}
             rounds = [
                 json.loads(
                     subprocess.run(

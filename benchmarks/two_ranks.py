@@ -131,7 +131,7 @@ def main() -> int:
     if sys.platform == "linux":
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     if options.device == "cpu":
-        os.environ.setdefault("NUMBA_NUM_THREADS", "1")
+        os.environ.setdefault("EXEMPLA_THREADS", "1")
     lines = measure(options)
     if options.out:
         with options.out.open("w", newline="") as file:

@@ -17,7 +17,7 @@ from benchmarks.peers.environments import ROOT, make_environment
 
 __all__ = ["measure"]
 
-THREADS = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "MKL", "OPENBLAS", "NUMBA")}
+THREADS = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "MKL", "OPENBLAS")}
 LIMIT = 300
 """Seconds that one contestant may take."""
 

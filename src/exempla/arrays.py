@@ -281,9 +281,6 @@ def _pool(count: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(count, "exempla")
 
 
-if hasattr(os, "register_at_fork"):  # the threads of a parent do not survive a fork
-    os.register_at_fork(after_in_child=_pool.cache_clear)
-
 
 def in_parts(
     work: Callable[[int, int], _PartResult], t: int, width: int, tile: int
@@ -292,7 +289,8 @@ def in_parts(
 
     Parts are cut at multiples of `tile` and run in as many threads as t × width entries deserve.
     The result is the same for any number of threads. These are Python threads: NumPy releases the
-    interpreter lock during its passes.
+    interpreter lock during its passes. `work` must not call `in_parts`, whose thread would wait for
+    itself.
     """
     tiles = -(-t // tile)
     count = min(t * width // _MIN_ENTRIES_PER_THREAD, tiles)
@@ -324,6 +322,16 @@ class SerialBLAS:
             SerialBLAS._open -= 1
             if not SerialBLAS._open:
                 SerialBLAS._limit.restore_original_limits()
+
+
+def _start_afresh() -> None:
+    """Forget the threads of the parent, which do not survive a fork, and what they were doing."""
+    _pool.cache_clear()
+    SerialBLAS._lock, SerialBLAS._open = threading.Lock(), 0
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_start_afresh)
 
 
 @cache

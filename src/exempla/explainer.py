@@ -11,7 +11,7 @@ from typing import Any, Literal, TypedDict
 import numpy as np
 
 from exempla import __version__
-from exempla.arrays import real_numbers, refuse_overflow, to_numpy
+from exempla.arrays import Array, real_numbers, refuse_overflow, to_numpy
 from exempla.checks import (
     check_choice,
     check_flag,
@@ -242,9 +242,9 @@ class Explainer:
         use = use or ("selection" if self.normalize else "influence")
         with self._lock:
             if not self._kernels:
-                computed: dict[str, Features] = {}
-                for each in ("influence", "selection"):
-                    self._kernels[each] = Kernel(self.embeddings, self.damping, each, computed)
+                first = Kernel(self.embeddings, self.damping, "influence")
+                other = Kernel(self.embeddings, self.damping, "selection", beside=first)
+                self._kernels = {"influence": first, "selection": other}
             return self._kernels[use]
 
     def set_damping(self, damping: str | float) -> Explainer:
@@ -295,7 +295,8 @@ class Explainer:
         check_options(side, labels, selector, weights)
         with showing(self.progress):
             query = self._query(test, labels, weights)
-            found = self._explanations(query, k, side, selector, weights, each=False)[0]
+            problem = self.kernel().rows_and_targets(query, weights)
+            found = self._explanations(query, problem, k, side, selector)[0]
             counted = shares(weights, len(query))
             effect = self.kernel("influence").removal_effect(query, counted, found.indices)
         question = found.question._replace(shares=counted)  # type: ignore[union-attr]
@@ -332,22 +333,21 @@ class Explainer:
         check_options(side, labels, selector, weights, each=True)
         with showing(self.progress):
             query = self._query(test, labels, weights)
-            return self._explanations(query, k, side, selector, weights, each=weights is None)
+            problem = self.kernel().rows_and_targets(query, weights, each=weights is None)
+            return self._explanations(query, problem, k, side, selector)
 
     def _explanations(
         self,
         query: Query,
+        problem: tuple[Array, Array],
         k: int,
         side: Side | Sequence[Side],
         selector: Selector | None,
-        weights: Any,
-        each: bool,
     ) -> list[Explanation]:
+        """Select for every target of a problem: training rows and targets, for this query."""
         if selector is None:
             selector = SBQ(noise=DEFAULT_NOISE if self.normalize else 0.0)
-        kernel = self.kernel()
-        features = kernel.features
-        rows, targets = kernel.rows_and_targets(query, weights, each)
+        features, (rows, targets) = self.kernel().features, problem
         question = Question(self, query.examples[0], query.test)
         return [
             Explanation.of(

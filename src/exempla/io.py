@@ -79,7 +79,7 @@ def _link(name: str, path: Path) -> None:
 
 
 def remove_parts(path: Path) -> None:
-    """Remove the temporary files of a file that is there, which all writers keep."""
+    """Remove leftover temporary files of `path`. Once it exists, every writer keeps it as it is."""
     for scratch in path.parent.glob(f".{path.name}.*{_PART}"):
         scratch.unlink(missing_ok=True)
 

@@ -27,8 +27,13 @@ IMPORT_BYTES = 16 * 2**20
 PIECE_BYTES = 2**26
 """Fisher rows are summed in pieces of this many bytes: the rows of all classes of one batch may
 take far more memory than the factors of the batch."""
-_READ_BUFFER_BYTES, STORE_BYTES = 2**27, 2**28
-"""Buffers through which stored rows are read; through which a job makes and reads them."""
+_READ_BUFFER_BYTES = 2**27
+"""Buffers through which stored rows are read."""
+STORE_BYTES = 2**28
+"""Peak memory of making and reading stored rows."""
+KEPT_WIDTH = 3072
+"""Coordinates up to which a metric keeps the Cholesky factors of two dampings, 72 MiB each; those
+of torch rows also keep their inverses."""
 _COPY_BLOCK_ROWS = 8192
 """Rows that are compared at a time when copies of an example are sought."""
 _UNKNOWN_MEMORY = 2**32
@@ -91,9 +96,11 @@ def explain_bytes(
 
         basis       built
         fit         kept + R + 2S + 2B         rows, the Fisher sum, and one batch's share of it
-        selection   kept + 2R + 2S + 48n + C   rows, unit rows, the metric with its factor, six
-                                               numbers per example, and C: a copy of the rows of
-                                               several models, or the inputs
+        selection   kept + 2R + 3S + An + C    rows, unit rows, the metric with its two factors
+                                               (one above `KEPT_WIDTH`), A = 48 + 4·p/8 bytes per
+                                               example (8 ≤ p/8 ≤ 32 steps are checked in a pass),
+                                               and C: a copy of the rows of several models, or the
+                                               inputs
 
     `clean` does not whiten the training rows (`whitened=False`): only the queried rows are
     multiplied by M⁻¹.
@@ -106,10 +113,12 @@ def explain_bytes(
         block = min(examples, _COPY_BLOCK_ROWS) * width * itemsize
         use = before + kept + rows + 3 * square + 3 * block + 58 * examples + retraining
         return IMPORT_BYTES + max(before + built, fit, use)
-    single = itemsize < 8  # torch: the inverse of the factor, and another copy of several models
-    metric = models * (kept + 2 * square) + 2 * square * single
+    single = itemsize < 8  # torch: the inverse of each factor, and another copy of several models
+    factors = (2 if width <= KEPT_WIDTH else 1) * (1 + single)
+    metric = models * (kept + square * (1 + factors)) + square * single
     joined = 0 if models == 1 else (1 + single) * models * rows
-    use = metric + 2 * models * rows + 48 * examples + max(joined, retraining)
+    numbers = 48 + 4 * min(max(width // 8, 8), 32)
+    use = metric + 2 * models * rows + numbers * examples + max(joined, retraining)
     return IMPORT_BYTES + max(before + built, fit, use)
 
 

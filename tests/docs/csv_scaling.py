@@ -142,7 +142,7 @@ def jobs() -> list[str]:
 
 ALL = ("rows", "width", "parameters")
 PLAN = {
-    ("memory", "2tpb+16p²+48t"): ("rows", "memory_mib", ALL),
+    ("memory", "2tpb+24p²+(48+4ℓ)t"): ("rows", "memory_mib", ALL),
     ("memory, store", "32p²+80t"): ("stored rows", "memory_mib", ("stored rows",)),
     ("disk, store", "2tpb"): ("stored rows", "disk_mib", ("stored rows",)),
     ("fit", "tp²; sketch: t(P+p²)"): ("rows", "fit_s", ALL),

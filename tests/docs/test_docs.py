@@ -138,10 +138,12 @@ def test_numbers_of_the_method_are_those_of_the_code():
 def test_the_memory_formulas_are_those_of_the_code(t, p):
     from exempla.memory import IMPORT_BYTES, explain_bytes
 
-    assert r"2\, t\, p\, b + 16\, p^2 + 48\, t + 16\ \text{MiB}" in text_of("scaling.md")
-    assert "`16·(t·p + p²)` bytes plus 16 MiB" in text_of("faq.md")
-    for itemsize, squares in ((8, 16), (4, 32)):
-        stated = 2 * t * p * itemsize + squares * p**2 + 48 * t + IMPORT_BYTES
+    formula = r"2\, t\, p\, b + 24\, p^2 + (48 + 4\,\ell)\, t + 16\ \text{MiB}"
+    assert formula in text_of("scaling.md")
+    assert "`16·t·p + 24·p²` bytes plus 16 MiB" in text_of("faq.md")
+    steps = min(max(p / 8, 8), 32)
+    for itemsize, squares in ((8, 24), (4, 48)):
+        stated = 2 * t * p * itemsize + squares * p**2 + (48 + 4 * steps) * t + IMPORT_BYTES
         assert stated == pytest.approx(explain_bytes(t, p, itemsize), rel=0.02)
 
 

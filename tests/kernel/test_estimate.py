@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from sklearn.datasets import load_digits
 from sklearn.neural_network import MLPClassifier
+from sklearn.svm import LinearSVC
+from torch import nn
 
+import exempla
 from exempla.kernel import fisher as estimate
 from exempla.kernel.embed import Embedding, EmbeddingOptions, embed_training_set
 from exempla.oracles import make_oracle
@@ -50,6 +54,34 @@ def test_a_sample_of_norms_comes_close(digits, monkeypatch):
     assert part.trace == pytest.approx(whole.trace, rel=0.1)
     assert part.share == pytest.approx(whole.share, abs=0.08)
     assert part.rows == whole.rows
+
+
+def test_rows_that_the_basis_was_computed_from_say_nothing_about_the_others():
+    """It fits them better, and of most examples only a sample is measured."""
+    torch.manual_seed(0)
+    X = torch.randn(2000, 300) + torch.randn(2000, 10) @ torch.randn(10, 300)
+    y = X[:, :4].argmax(1)
+    model = nn.Sequential(nn.Linear(300, 16), nn.ReLU(), nn.Linear(16, 4))
+    seen = exempla.Explainer(model, sketch=500, progress=False).fit((X, y)).embeddings[0]
+    assert seen.sketch.seen is not None  # rows were kept
+    assert 0 < len(seen.sketch.seen) < 0.5 * len(X)
+    train = seen.oracle.read((X, y), role="train")
+    whole = sum(batch.norm2().sum() for batch in seen.oracle.fisher_rows(train))
+    assert seen.evidence.trace * seen.evidence.examples == pytest.approx(whole, rel=0.02)
+    inside = sum(
+        (seen.sketch.project(batch) ** 2).sum() for batch in seen.oracle.fisher_rows(train)
+    )
+    assert 1 - seen.evidence.share == pytest.approx(1 - float(inside) / whole, rel=0.1)
+
+
+def test_examples_without_fisher_rows_are_passed_over():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(12_000, 10))
+    y = (X[:, 0] > 0).astype(int)
+    X[6000:] += 100 * (2 * y[6000:, None] - 1)  # far outside the margin
+    model = LinearSVC(C=100.0).fit(X[:6000], y[:6000])
+    fitted = exempla.Explainer(model, progress=False).fit((X, y))
+    assert 0 < fitted.embeddings[0].evidence.rows < 6000
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")

@@ -109,7 +109,7 @@ def test_moments_are_forecast_before_the_first_pass_and_made_to_fit(monkeypatch,
     # by hand: every side that is not summed whole is seen along a few columns, three times
     sides = [(w, o) for x in oracle.layers for w, o in ((x.d_in, x.d_out), (x.d_out, x.d_in))]
     few = [min(moments.columns(o, 20, 8), w) for w, o in sides]
-    each = [w * (w + f) if w <= 16 else 3 * w * f for (w, _), f in zip(sides, few, strict=True)]
+    each = [2 * w * w if w <= 16 else 3 * w * f for (w, _), f in zip(sides, few, strict=True)]
     assert smaller == 4 * sum(each)
     said = []
     passes = oracle.fisher_rows

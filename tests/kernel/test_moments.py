@@ -3,10 +3,15 @@
 import numpy as np
 import pytest
 import torch
+from sklearn.ensemble import BaggingClassifier
+from sklearn.linear_model import LogisticRegression
 
+import exempla
+from exempla.errors import ExemplaError
 from exempla.kernel import moments
 from exempla.kernel.moments import Moments
 from exempla.oracles.base import Factors, Layer, ScoreRows
+from exempla.oracles.torch.factors import PairFactors, Vectors
 
 
 def batches(rng, d_in, d_out, sizes=(30, 20)):
@@ -32,18 +37,55 @@ def test_streamed_moments_are_the_sums():
     assert result.trace == pytest.approx(((a**2).sum(1) * (g**2).sum(1)).sum())
 
 
-def test_the_inputs_of_an_example_count_once():
+@pytest.mark.parametrize("shared", [True, False])
+def test_the_inputs_of_an_example_count_once_where_its_classes_share_them(shared):
     rng = np.random.default_rng(0)
     first, second = batches(rng, 6, 3)
     again = Factors(first.factors[0].a, rng.normal(size=(30, 3)))  # another class
-    both = ScoreRows(
-        np.concatenate([first.sample, second.sample]), (again.join(list(second.factors)),)
-    )
-    (result,) = Moments.of((Layer("only", 6, 3, np.zeros(6)),), [first, both])
-    a = np.vstack([first.factors[0].a, second.factors[0].a])
-    g = np.vstack([f.g for f in (first.factors[0], both.factors[0])])
+    sample = np.concatenate([first.sample, second.sample])
+    rows = [first, ScoreRows(sample, (again.join(list(second.factors)),))]
+    if shared:
+        vectors = [[Vectors(torch.from_numpy(x)[:, None]) for x in (b.factors[0].a, b.factors[0].g)]
+                   for b in rows]  # fmt: skip
+        given = [ScoreRows(b.sample, (PairFactors(*v),)) for b, v in zip(rows, vectors)]
+    (result,) = Moments.of((Layer("only", 6, 3, np.zeros(6)),), given if shared else rows)
+    a = np.vstack([first.factors[0].a, *([] if shared else [again.a]), second.factors[0].a])
+    g = np.vstack([b.factors[0].g for b in rows])
     np.testing.assert_allclose(result.inputs.total, a.T @ a)
     np.testing.assert_allclose(result.outputs.total, g.T @ g)
+
+
+def test_every_part_of_an_ensemble_has_a_basis_of_its_own_inputs():
+    """The parts of a bagged model come one after the other, and each sees its own columns."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(200, 12))
+    y = X[:, 0] + rng.normal(size=200) > 0
+    model = BaggingClassifier(LogisticRegression(), 3, max_features=4, random_state=0).fit(X, y)
+    exact, few = (
+        exempla.Explainer(model, sketch=p, progress=False).fit((X, y)) for p in ("exact", 14)
+    )
+    assert few.embeddings[0].evidence.share > 0.9
+    both = (x.influence((X[:10], y[:10])).ravel() for x in (exact, few))
+    assert np.corrcoef(*both)[0, 1] > 0.95
+
+
+def test_an_overflow_is_named_for_wide_sides_too():
+    rows = batches(np.random.default_rng(0), 500, 3)
+    (result,) = Moments.of((Layer("wide", 500, 3, np.zeros(500)),), rows)
+    result.inputs.total[0, 0] = np.inf
+    with pytest.raises(ExemplaError, match="overflow"):
+        result.inputs.eigenbasis()
+
+
+def test_products_less_precise_than_their_type_have_a_basis_too():
+    rng = np.random.default_rng(0)
+    (result,) = Moments.of((Layer("wide", 900, 3, np.zeros(900)),), batches(rng, 900, 3))
+    vectors = rng.normal(size=(900, 5))
+    exact = vectors @ vectors.T
+    result.inputs.total = (exact * (1 + 1e-3 * rng.normal(size=(900, 900)))).astype(np.float32)
+    basis = result.inputs.eigenbasis()
+    values = np.linalg.eigvalsh(exact)[::-1][:5]
+    np.testing.assert_allclose(basis.values[:5], values / values.sum(), rtol=0.01)
 
 
 def test_the_leading_directions_of_a_wide_moment_are_those_of_all(monkeypatch):

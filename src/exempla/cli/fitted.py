@@ -98,9 +98,9 @@ class Fitted:
             return self.model[-1], self.model[:-1].transform
         return self.model, lambda X: X
 
-    def featured(self, parts: Split) -> Split:
-        """Return the parts with the features of images in place of their pixels."""
-        return parts if self.features is None else _featured(parts, self.features.transform)
+    def featured(self, X: Any) -> Any:
+        """Return the features of images; other inputs as they are."""
+        return X if self.features is None else self.features.transform(X)
 
     def refit(self, positions: np.ndarray, weights: np.ndarray | None = None) -> Any:
         """Return the model trained on some of the training rows, with the same random state."""
@@ -259,7 +259,11 @@ def _fit(job: Job, dataset: Dataset, parts: Split, linear: bool, differentiable:
         kind = "pixels" if differentiable else "patches"
         features = image_features(parts.X_train, parts.y_train, kind=kind, seed=options.seed)
         with waiting(f"computing the features of {len(dataset):,} images"):
-            parts = _featured(parts, features.fit(parts.X_train).transform)
+            features.fit(parts.X_train)
+            names = ("X_train", "X_test", "X_curated")
+            inputs = {name: getattr(parts, name) for name in names}
+            found = {n: features.transform(X) for n, X in inputs.items() if X is not None}
+            parts = replace(parts, **found)
         chosen = Chosen(tuned_classifier(parts.X_train, parts.y_train, options.seed))
         described = f"logistic regression on the {kind} of the images"
     else:
@@ -294,11 +298,6 @@ def _chosen_model(
         dataset.table, dataset.columns, X, y, rows=parts.train, seed=options.seed, linear=linear
     )
     return chosen, describe(chosen.model)
-
-
-def _featured(parts: Split, transform: Callable[[Any], Any]) -> Split:
-    inputs = {name: getattr(parts, name) for name in ("X_train", "X_test", "X_curated")}
-    return replace(parts, **{n: X if X is None else transform(X) for n, X in inputs.items()})
 
 
 def describe(model: Any) -> str:

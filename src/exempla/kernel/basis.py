@@ -72,9 +72,10 @@ class Sketch:
     score_rows: np.ndarray | None = None
     """The training scores in this basis, if building the basis computed them."""
     seen: np.ndarray | None = None
-    """Positions in the sample of the examples whose Fisher rows are kept …"""
+    """Positions, in the sample, of the examples that the basis was computed from, if their Fisher
+    rows were kept."""
     seen_rows: tuple[ScoreRows, ...] = ()
-    """… from building the basis, so that they are not computed again."""
+    """Fisher rows of those examples; `estimate_fisher` uses them once."""
     in_double: bool = False
     """Whether rows are float64 whatever the precision of the scores."""
     kept_bytes: int = 0

@@ -269,10 +269,18 @@ class Embedding:
         return torch.as_tensor(rows).to(device)
 
     def train_products(
-        self, right: Examples, labels: Labels, mix: np.ndarray | None, scores: ScoreRows | None
+        self,
+        right: Examples,
+        labels: Labels,
+        mix: np.ndarray | None,
+        scores: ScoreRows | None,
+        norms: bool = False,
     ) -> np.ndarray:
-        """Return raw products with all training scores; the first pass gives their norms, too."""
-        norms2: Any = None if "residual_norms2" in self.__dict__ else []
+        """Return raw products with all training scores.
+
+        With `norms` the pass also gives `residual_norms2`, unless they are known.
+        """
+        norms2: Any = [] if norms and "residual_norms2" not in self.__dict__ else None
         both: tuple[Labels, Labels] = "true", labels
         found = raw_products(self.oracle, self.train, right, mix, both, (None, scores), norms2)
         if norms2:

@@ -34,7 +34,7 @@ from exempla.arrays import (
 from exempla.errors import ExemplaError
 from exempla.kernel.basis import FisherSum, IdentitySketch, Sketch
 from exempla.kernel.damping import FisherEvidence
-from exempla.memory import PIECE_BYTES, available_memory
+from exempla.memory import KEPT_WIDTH, PIECE_BYTES, available_memory
 from exempla.oracles.base import MANY, Examples, Factors, Oracle, ScoreRows, as_slice
 from exempla.progress import track_rows
 
@@ -88,8 +88,6 @@ class DiagonalMetric(_DampedMetric):
         return self.whiten(self.whiten(rows, damping), damping)
 
 
-_KEPT_WIDTH = 3072
-"""Coordinates up to which the factors of two dampings are kept, 72 MiB each."""
 _JITTER = 1e-10
 """Multiple of the mean eigenvalue that is added to a metric that is singular without damping."""
 _SINGULAR = (
@@ -136,7 +134,7 @@ class _Factor:
 class FullMetric(_DampedMetric):
     """M = F + λR + damping·I, applied through one Cholesky factor per damping.
 
-    The factor of the last damping is kept, of up to `_KEPT_WIDTH` coordinates that of the last two:
+    The factor of the last damping is kept, of up to `KEPT_WIDTH` coordinates that of the last two:
     `explain` needs those of selection and of influence. Threads may use different dampings, because
     a factor is replaced and never changed.
     """
@@ -173,7 +171,7 @@ class FullMetric(_DampedMetric):
         for factor in kept:
             if (factor.damping, factor.device) == (damping, device):
                 return factor
-        self._kept = kept[:1] if len(self.matrix) <= _KEPT_WIDTH else ()  # frees their memory
+        self._kept = kept[:1] if len(self.matrix) <= KEPT_WIDTH else ()  # frees their memory
         factor = _Factor(self.matrix, damping, device)
         self._kept = (factor, *self._kept)
         return factor
@@ -352,12 +350,14 @@ def _sum_of_rows(
 ) -> FisherSum:
     """Sum r rᵀ over the model's Fisher rows, or over the scores for the empirical Fisher.
 
-    Rows that the basis was computed from come first: their norms are known.
+    Rows that were kept from building the basis come first and are not computed again.
     """
-    known, basis.seen_rows = basis.seen_rows, ()
-    start = len(basis.seen) if known and basis.seen is not None and fisher != "empirical" else 0
+    known, basis.seen_rows = list(basis.seen_rows), ()
+    if fisher == "empirical":
+        known = []
+    start = len(basis.seen) if known and basis.seen is not None else 0
     rest = positions[start:]
-    examples = train if len(rest) == len(train) else train.take(rest)
+    examples = train if np.array_equal(rest, np.arange(len(train))) else train.take(rest)
     if fisher == "empirical":
         scored = oracle.scores(examples)
     elif found is not None:
@@ -366,14 +366,15 @@ def _sum_of_rows(
         scored = oracle.fisher_rows(examples)
     fresh = track_rows(scored, "estimating the Fisher", len(examples)) if len(rest) else ()
     moved = (replace(batch, sample=batch.sample + start) for batch in fresh)
-    batches = chain(known, moved) if start else fresh
     total = SumOfSquares(diagonal=fisher == "diagonal")
     norms: _Norms | None = None
-    for whole in batches:
+    for whole in chain((known.pop(0) for _ in range(len(known))), moved):
         if norms is None:
             long = whole.thinnest(oracle.layers) >= MANY
-            more = max((MEASURED_LONG if long else MEASURED) - start, 1)
-            norms = _Norms(0 if basis.exact else -(-len(positions) // more), long)
+            most = MEASURED_LONG if long else MEASURED
+            norms = _Norms(0 if basis.exact else max(1, -(-len(rest) // most)), long)
+        if not len(whole):  # examples outside the margin of a hinge loss have no rows
+            continue
         if not total.diagonal and isinstance(basis, IdentitySketch) and _shares_inputs(whole):
             norms.add(whole, None)
             total.add_products(whole)
@@ -417,7 +418,9 @@ def pieces(batch: ScoreRows, row_bytes: int) -> Iterator[ScoreRows]:
 class _Norms:
     """Σ ‖r‖² and Σ ‖r‖⁴ over all parameters, from norms in the basis and a sample of full norms.
 
-    Sums stay on the device of the rows until the end, so that no batch waits for a transfer.
+    The basis fits the rows that it was computed from better than others. So these are measured one
+    by one, and the sample is of the others. Sums stay on the device of the rows until the end, so
+    that no batch waits for a transfer.
     """
 
     stride: int
@@ -434,31 +437,41 @@ class _Norms:
     inside_measured: Any = 0.0
     whole_measured: Any = 0.0
     """The same of the measured rows, in the basis and over all parameters."""
+    whole_fitted: Any = 0.0
+    """The same of the rows that the basis was computed from, over all parameters."""
 
-    def add(self, batch: ScoreRows, projected: Array | None, every: bool = False) -> None:
-        """Add rows; `projected` may be missing if the basis is exact."""
+    def add(self, batch: ScoreRows, projected: Array | None, fitted: bool = False) -> None:
+        """Add rows; `projected` may be missing if the basis is exact.
+
+        `fitted` tells that the basis was computed from these rows.
+        """
         self.rows += len(batch) if batch.counted is None else batch.counted
+        if fitted:
+            self.whole_fitted = self.whole_fitted + _two_sums(batch.squared_norms())
+            return
         energy = batch.squared_norms() if projected is None else (projected * projected).sum(1)
         self.inside = self.inside + _two_sums(energy)
         if not self.stride:
             return
         some = np.arange(-self.seen % self.stride, len(batch), self.stride)
-        if every or self.in_batches:
-            due = every or self.measured * self.stride <= self.seen
-            some = np.arange(len(batch) if due else 0)
-        self.seen += 0 if every else len(batch)
-        self.measured += 0 if every else len(some)
+        if self.in_batches:
+            some = np.arange(len(batch) if self.measured * self.stride <= self.seen else 0)
+        self.seen += len(batch)
+        self.measured += len(some)
         if len(some):
             part = batch if len(some) == len(batch) else batch.take(some)
             self.inside_measured = self.inside_measured + _two_sums(energy[some])
             self.whole_measured = self.whole_measured + _two_sums(part.squared_norms())
 
     def totals(self) -> tuple[float, float]:
-        inside = to_numpy(self.inside)
+        inside, part, whole, fitted = (
+            to_numpy(sums) + np.zeros(2)
+            for sums in (self.inside, self.inside_measured, self.whole_measured, self.whole_fitted)
+        )
         if self.stride:
-            part, whole = to_numpy(self.inside_measured), to_numpy(self.whole_measured)
             inside = np.where(part > 0, inside * whole / np.where(part > 0, part, 1.0), whole)
-        return float(inside[0]), float(inside[1])
+        energy, energy2 = (inside + fitted).tolist()
+        return energy, energy2
 
 
 def _two_sums(energy: Array) -> Array:

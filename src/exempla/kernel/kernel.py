@@ -53,7 +53,13 @@ from exempla.kernel.embed import (
     unit_scale,
     whiten_rows,
 )
-from exempla.kernel.solve import MAX_SELECTION_PASSES, SetInfluence, Solve, query_influence
+from exempla.kernel.solve import (
+    MAX_RESIDUAL_PASSES,
+    MAX_SELECTION_PASSES,
+    SetInfluence,
+    Solve,
+    query_influence,
+)
 from exempla.oracles.base import CLASSES, Examples, Labels, Oracle, ScoreRows
 from exempla.results import Features
 from exempla.store import StoredRows
@@ -122,7 +128,8 @@ class Query:
         found = []
         for e, x in zip(self.embeddings, self.examples, strict=True):
             held: list[ScoreRows] = []
-            rows, norms2 = e.embed(x, self.labels, held if e.has_residual else None)
+            wanted = e.has_residual and e.residual_passes(len(x)) <= MAX_RESIDUAL_PASSES
+            rows, norms2 = e.embed(x, self.labels, held if wanted else None)
             scores = ScoreRows.join(held) if held else None
             found.append(EmbeddedExamples(x, rows, self.labels, norms2, scores))
         return found
@@ -190,8 +197,7 @@ class Kernel:
     """The Fisher kernel of fitted embeddings at one damping per model.
 
     The `use`, "influence" or "selection", decides what damping="auto" means, and whether rows are
-    scaled to unit length (selection). `computed` holds the features of one use at a time; kernels
-    of the same embeddings share it.
+    scaled to unit length (selection). Of kernels `beside` each other, one has features at a time.
     """
 
     def __init__(
@@ -199,7 +205,7 @@ class Kernel:
         embeddings: list[Embedding],
         damping: str | float,
         use: KernelUse,
-        computed: dict[str, Features] | None = None,
+        beside: Kernel | None = None,
     ) -> None:
         self.embeddings = embeddings
         self.use: KernelUse = use
@@ -207,8 +213,8 @@ class Kernel:
             resolve_damping(damping, e.evidence, e.metric.name, use) for e in embeddings
         ]
         self._values = [damping.value for damping in self.dampings]
-        self._computed = {} if computed is None else computed
-        self._lock = RLock()
+        self._computed: dict[KernelUse, Features] = {} if beside is None else beside._computed
+        self._lock = RLock() if beside is None else beside._lock
 
     @property
     def n_train(self) -> int:
@@ -457,7 +463,8 @@ class Kernel:
         for i, e, scale in self._residual_parts():
             train = EmbeddedExamples(e.train, e.rows)
             root, inverse = roots(mix.T @ _residual_products(e, query[i], query[i], mix))
-            added.append(np.sqrt(scale) * _residual_products(e, train, query[i], mix) @ inverse)
+            found = _residual_products(e, train, query[i], mix, norms=True)
+            added.append(np.sqrt(scale) * found @ inverse)
             targets.append(np.sqrt(scale) * root)
         own, full = self.train_norms()  # the products with all training examples gave these, too
         added = [part / full[:, None] for part in added]
@@ -488,11 +495,15 @@ def _newton_step(embedding: Embedding, train: Array, picked: np.ndarray, damping
 
 
 def _residual_products(
-    e: Embedding, left: EmbeddedExamples, right: EmbeddedExamples, mix: np.ndarray | None
+    e: Embedding,
+    left: EmbeddedExamples,
+    right: EmbeddedExamples,
+    mix: np.ndarray | None,
+    norms: bool = False,
 ) -> np.ndarray:
-    """Return s_i·s_j minus its part in the sketch."""
+    """Return s_i·s_j minus its part in the sketch; `norms` asks for those of training scores."""
     if left.examples is e.train:
-        raw = e.train_products(right.examples, right.labels, mix, right.scores)
+        raw = e.train_products(right.examples, right.labels, mix, right.scores, norms)
     else:
         labels: tuple[Labels, Labels] = left.labels, right.labels
         held = left.scores, right.scores

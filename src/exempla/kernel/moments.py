@@ -26,8 +26,7 @@ from exempla.oracles.base import MANY, Factors, Layer, ScoreRows, Side, in_float
 WHOLE = 2048
 """Coordinates of a side up to which its moment is summed in full."""
 MAX_EIGEN = 384
-"""Coordinates up to which all eigenvectors of a whole moment are computed; of a wider one a
-quarter, or a quarter of the directions kept in all. No layer measured kept a sixteenth of those."""
+"""Coordinates up to which all eigenvectors of a whole moment are computed (`n_eigenvectors`)."""
 _SHIFT, _MIN_SHIFT = {4: 1e-6, 8: 1e-12}, 1e-30
 """Shift of a wide moment relative to its trace, by the bytes of a number, and if it is zero."""
 NYSTROM = 64, 512
@@ -58,6 +57,16 @@ def columns(other: int, directions: int, most: int) -> int:
     return min(max(other // 2, 2 * directions // max(other, 1), NYSTROM[0]), most)
 
 
+def n_eigenvectors(width: int, other: int, directions: int, most: int) -> int:
+    """Return how many eigenvectors of the moment of one side are computed if it is summed in full.
+
+    A wide side gets as many as Ω has columns, or a quarter of the directions kept in all if that is
+    more, from random directions. No layer measured kept a sixteenth of those.
+    """
+    few = max(columns(other, directions, most), min(width, directions) // 4)
+    return width if width <= max(MAX_EIGEN, 2 * few) else few
+
+
 @dataclass(frozen=True)
 class Spectrum:
     """Eigenvalues, descending and scaled to sum to one, and eigenvectors as columns."""
@@ -76,7 +85,7 @@ class _StreamedMoment:
         width, other = (d_in, d_out) if side == "inputs" else (d_out, d_in)
         self.side: Side = side
         self.width, self.columns, self.seed = width, columns(other, directions, most), seed
-        self.whole, self.directions = width <= whole, directions
+        self.whole, self.count = width <= whole, n_eigenvectors(width, other, directions, most)
         self.total: Any = None
         self.omega: Any = None
 
@@ -91,12 +100,12 @@ class _StreamedMoment:
         self.total = fresh if self.total is None else self.total + fresh
 
     def eigenbasis(self) -> Spectrum:
+        _refuse_overflow(self.total)
         if self.omega is None:
-            few = max(self.columns, min(self.width, self.directions) // 4)
-            if self.width <= max(MAX_EIGEN, 2 * few):
+            if self.count == self.width:
                 return _descending(*_symmetric_eigen(self.total))
             trace = float(self.total.trace())
-            start = self.total @ _random_directions(self.width, few, self.seed, self.total)
+            start = self.total @ _random_directions(self.width, self.count, self.seed, self.total)
             self.omega = _linalg(start).qr(start)[0]
             self.total = self.total @ self.omega
         else:  # E[ωᵀGω] = tr G: shares are of the whole trace, not of the part that Ω sees
@@ -105,9 +114,14 @@ class _StreamedMoment:
         # of G. The shift ν, which is subtracted at the end, covers rounding.
         linalg, omega = _linalg(self.total), self.omega
         scale = float((omega * omega).sum()) / omega.shape[1]
-        core = in_double(omega.T @ self.total)
+        core, gram = in_double(omega.T @ self.total), in_double(omega.T @ omega)
         shift = max(_SHIFT[self.total.itemsize] * float(core.trace()) / scale, _MIN_SHIFT)
-        lower = linalg.cholesky((core + core.T) / 2 + shift * in_double(omega.T @ omega))
+        lower = None
+        while lower is None:
+            try:
+                lower = linalg.cholesky((core + core.T) / 2 + shift * gram)
+            except (np.linalg.LinAlgError, RuntimeError):  # products less precise than their type
+                shift *= 10.0
         root = in_double(self.total + shift * omega) @ linalg.inv(lower).T
         inner, rotation = _symmetric_eigen(root.T @ root)
         first = int(np.searchsorted(in_float64(inner), 2 * shift))  # the others are rounding
@@ -163,16 +177,17 @@ class Moments:
         return total
 
     def add(self, factors: Factors, fresh: np.ndarray) -> None:
-        """Add a batch; the inputs of an example, which all its classes share, count once.
+        """Add a batch; inputs that all classes of an example share count once.
 
         `fresh` are the rows of examples that no earlier batch had.
         """
         step = MEASURED if factors.work.positions >= MANY else 1
         some = factors if step == 1 else factors.take(np.arange(0, len(factors), step))
         energy = some.norms2
-        if len(fresh):
-            own = factors if len(fresh) == len(factors) else factors.take(fresh)
-            self.inputs.add(own, energy)
+        if not factors.shares_inputs or len(fresh) == len(factors):
+            self.inputs.add(factors, energy)
+        elif len(fresh):
+            self.inputs.add(factors.take(fresh), energy)
         self.outputs.add(factors, energy)
         # stays on its device, so that no batch waits for a transfer
         self.trace = self.trace + energy.mean() * len(factors) if len(some) else self.trace
@@ -186,23 +201,28 @@ def moments_bytes(
     whole, most = limits(size, len(layers), directions, whole)
     for layer in layers:
         for width, other in ((layer.d_in, layer.d_out), (layer.d_out, layer.d_in)):
-            few = min(columns(other, directions, most), width)
-            # the sum and the eigenvectors; for a wide side also Ω
-            numbers += width * (width + few) if width <= whole else 3 * width * few
+            # the sum and the eigenvectors; for a side that is not summed in full also Ω
+            if width <= whole:
+                numbers += width * (width + n_eigenvectors(width, other, directions, most))
+            else:
+                numbers += 3 * width * min(columns(other, directions, most), width)
     return numbers * itemsize
 
 
 def _symmetric_eigen(matrix: Array) -> tuple[Array, Array]:
     """Return eigenvalues (ascending) and eigenvectors, computed in double precision."""
+    if isinstance(matrix, np.ndarray):
+        return np.linalg.eigh(matrix)
+    values, vectors = _linalg(matrix).eigh(matrix.double())
+    return values.to(matrix.dtype), vectors.to(matrix.dtype)
+
+
+def _refuse_overflow(matrix: Array) -> None:
     if not np.isfinite(float(matrix.sum())):
         raise ExemplaError(
             "squares of the model's inputs or scores overflow: scale its inputs, and check them "
             "and its weights for NaN and infinity."
         )
-    if isinstance(matrix, np.ndarray):
-        return np.linalg.eigh(matrix)
-    values, vectors = _linalg(matrix).eigh(matrix.double())
-    return values.to(matrix.dtype), vectors.to(matrix.dtype)
 
 
 def _linalg(array: Array) -> Any:

@@ -30,7 +30,15 @@ import numpy as np
 from exempla.checks import is_real, whole_number
 from exempla.errors import ExemplaError
 from exempla.kernel.basis import IdentitySketch, KroneckerSketch, Sketch, SpanSketch
-from exempla.kernel.moments import LARGE, WHOLE, Moments, columns, limits, moments_bytes
+from exempla.kernel.moments import (
+    LARGE,
+    WHOLE,
+    Moments,
+    columns,
+    limits,
+    moments_bytes,
+    n_eigenvectors,
+)
 from exempla.memory import announce, available_memory
 from exempla.oracles.base import Examples, Layer, Oracle, ScoreRows, Work
 from exempla.progress import say, track_rows
@@ -138,12 +146,19 @@ class FitCost:
         for s, d_in, d_out, _ in self.work:
             # all rows of an example have the same input, whose moment is computed once
             for d, other, each in ((d_in, d_out, 1.0), (d_out, d_in, self.rows_each)):
-                few = d if d <= widest else min(d, columns(int(other), p, most))
-                moments += 2.0 * each * basis * s * d * (d if few == d else 2 * few)
-                eigen += _EIGEN * d * few * few
+                if d <= widest:
+                    summed, few = d, n_eigenvectors(int(d), int(other), p, most)
+                else:
+                    few = min(d, columns(int(other), p, most))
+                    summed = 2 * few
+                moments += 2.0 * each * basis * s * d * summed
+                # all eigenvectors; or of the products with `few` directions, twice
+                eigen += _EIGEN * d**3 if few == d else 4.0 * d * (summed + few) * few
                 project += 2.0 * s * d * min(d, share)
             project += 2.0 * s * min(d_in, share) * min(d_out, share)
-        passes = self.passes(self.rows_each * basis + rows + scored)
+        # rows that the basis was computed from are used again
+        again = 0.0 if self.parameters < LARGE else self.rows_each * basis
+        passes = self.passes(again + max(rows, self.rows_each * basis) + scored)
         fisher = 2.0 * rows * p**2 + p**3 / 3 + 2.0 * n * p**2
         return passes + moments + (rows + scored) * project, eigen + fisher
 
@@ -318,9 +333,9 @@ class Price:
         return self.job.sketch(width, basis, sample)
 
     def accepts(self, cost: tuple[float, float], exact: bool = True) -> bool:
-        """Return True if a form of this cost is acceptable; say what of an exact one is given up.
+        """Return True if a form of this cost is acceptable; if an exact one is not, print why.
 
-        A small exact form is free.
+        An exact form below `FREE_FLOPS` always is.
         """
         total, large = sum(cost), self.oracle.n_parameters >= LARGE
         free = min(FREE_FLOPS, EXACT_FLOPS) if exact else 0.0
@@ -383,7 +398,7 @@ def kronecker(
     seen = np.linspace(0, len(sample) - 1, count).astype(np.int64)
     sample = sample if count == len(sample) else sample.take(seen)
     kept: list[ScoreRows] = []
-    # as much as a pass takes, which is part of the forecast
+    # at most as much as a pass takes
     room = oracle.pass_bytes if oracle.n_parameters < LARGE else 0
 
     def keeping(batches: Iterable[ScoreRows]) -> Iterator[ScoreRows]:

@@ -72,6 +72,8 @@ class Factors:
 
     a: Array
     g: Array
+    shares_inputs: ClassVar[bool] = False
+    """Whether all rows of one example are known to have the same inputs."""
 
     def __len__(self) -> int:
         return int(self.g.shape[0])
@@ -101,7 +103,8 @@ class Factors:
 
     def dense(self) -> Array:
         """Return the scores as a dense (n, d_in·d_out) array, inputs the slow index."""
-        return self.project(None, None).reshape(len(self), -1)
+        scores = self.project(None, None)
+        return scores.reshape(len(self), scores.shape[1] * scores.shape[2])
 
     def compact(self) -> Factors:
         """Return the same scores in the smallest form that supports products."""

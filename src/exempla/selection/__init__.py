@@ -1,7 +1,8 @@
 """Selection: pick the k rows whose weighted sum approximates a target.
 
 `select` validates and dispatches; `selectors` are the algorithms; `engine` is the greedy loop;
-`rows` holds the candidates and their scores, with `sharded` and `device` as further backends.
+`rows` holds the candidates and their scores (`candidate_scores` is the interface), with `sharded`
+and `device` as further backends.
 Nothing here knows about models. Imports: arrays, checks, errors, results.
 """
 

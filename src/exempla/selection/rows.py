@@ -38,11 +38,13 @@ RELATIVE_TIE = 1e-12
 ROUNDING = 1e-14
 """Upper bound on the rounding error of a float64 product of unit vectors."""
 _SWEEP_ROWS, _SWEEP_ENTRIES = 1 << 16, 1 << 24
-"""Rows, and their entries, that a lookahead pass follows at a time on a CPU at most. Shorter blocks
-would stay in the cache, but their many short operations make threads wait for the interpreter."""
+"""Most rows, and most entries, that a lookahead pass follows at a time on a CPU. Shorter blocks
+stay in the cache, but their many short NumPy calls make threads wait for the interpreter lock."""
 _MIN_TILE, _MAX_TILE = 512, 4096
-"""The parts of the threads, and the pieces of stored rows, begin at a multiple of so many rows: as
-many as a product takes at a time."""
+"""The parts of the threads and the pieces of stored rows begin at multiples of a tile: the smallest
+tile, and the largest number of rows of a product."""
+_MIN_PRODUCT_ROWS = 256
+"""Rows that are multiplied at a time however wide they are."""
 _BLOCK_BYTES = 1 << 28, 1 << 22
 """Size of the float64 copies of blocks of rows on a GPU, and on a CPU."""
 _STRETCH = 256
@@ -57,7 +59,10 @@ _FLOAT32_RANGE = 1e-8, 1e8
 """Squared norms whose products and ratios keep their precision in float32."""
 _FOLLOW_ROUNDING = 8 * _MAX_LOOKAHEAD * 2.0**-24
 """Bound on the rounding of c, in units of ‖f‖‖μ‖, and of n, in units of ‖f‖² + σ², that follow so
-many steps in float32. A step rounds each three times, by 2⁻²⁴ of numbers below these units."""
+many steps in float32. A step rounds c up to four times and n up to five (coefficient, product,
+square, difference), each time by 2⁻²⁴ of a number below these units; a factor of 8 leaves room."""
+_PRODUCT_RANGE = 1e-72, 1e74
+"""Squared norms of float32 rows whose products neither underflow nor overflow in float32."""
 
 T = TypeVar("T")
 
@@ -164,7 +169,8 @@ class Rows(ABC):
 class ArrayRows(Rows):
     """Rows of one (t, p) float32 or float64 array, or of `exempla.store.StoredRows`.
 
-    `tolerance` may be that of another dtype. All sums are in float64.
+    `tolerance` may be that of another dtype. On a CPU, `multiply` sums float32 rows in float32,
+    `_STRETCH` terms at a time, up to `error`; other sums are in float64.
     """
 
     readings = 0
@@ -191,7 +197,7 @@ class ArrayRows(Rows):
             # same row for any number of threads.
             cached, swept = (each // max(1, self.p) for each in (_CACHED_ENTRIES, _SWEEP_ENTRIES))
             self.block_rows = _power_of_two(min(self.block_rows, _MAX_TILE))
-            self.product_rows = _power_of_two(min(cached, _MAX_TILE))
+            self.product_rows = _power_of_two(min(max(cached, _MIN_PRODUCT_ROWS), _MAX_TILE))
             self.tile = max(_MIN_TILE, self.product_rows, self.block_rows)
             self.sweep_rows = _power_of_two(min(max(swept, self.tile), _SWEEP_ROWS))
         self._last: tuple[bytes, np.ndarray] | None = None
@@ -205,6 +211,12 @@ class ArrayRows(Rows):
         self.over_blocks(square)
         norms2[norms2 < MIN_ROW_NORM**2] = 0.0
         self.norms2_here, self.norms2 = norms2, self.host(norms2)
+        nonzero = self.norms2[self.norms2 > 0]
+        low, high = _PRODUCT_RANGE
+        self.in_range = bool(low < nonzero.min(initial=1.0) and nonzero.max(initial=1.0) < high)
+        """Whether products of single-precision numbers keep their precision."""
+        if not self.in_range:
+            self.error = 0.0
 
     def here(self, values: np.ndarray) -> Array:
         """Return a host array on the device of the rows."""
@@ -268,7 +280,12 @@ class ArrayRows(Rows):
         float32 directions are multiplied in float32; sums move to float64 every _STRETCH terms.
         """
         if directions.dtype == self.xp.float64:
-            return directions @ self.xp.astype(rows, self.xp.float64, copy=False).T
+            if rows.dtype == self.xp.float64 or not self.on_cpu:
+                return directions @ self.xp.astype(rows, self.xp.float64, copy=False).T
+            out = np.empty((len(directions), len(rows)))
+            for here, block in self._cut(slice(0, len(rows)), rows, len(directions)):
+                out[:, here] = directions @ block.T
+            return out
         if out is None:
             out = np.empty((len(directions), len(rows)), self.product_dtype)
         step = self.product_rows
@@ -283,9 +300,10 @@ class ArrayRows(Rows):
     def approximate(self, vectors: np.ndarray) -> tuple[np.ndarray, float]:
         if not self.error:
             return super().approximate(vectors)
-        Q = self.directions(vectors, exact=False)
+        lengths = np.linalg.norm(vectors, axis=1)[:, None]  # may be beyond the range of float32
+        Q = self.directions(vectors / np.where(lengths > 0, lengths, 1.0), exact=False)
         found = self.over_blocks(lambda _, rows: self.multiply(rows, Q))
-        return np.concatenate(found, axis=1), self.error
+        return np.concatenate(found, axis=1) * lengths, self.error
 
     def follow(
         self, V: Array, c: Array, n: Array, slack: Array, steps: np.ndarray, n_decreases: bool

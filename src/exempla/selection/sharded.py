@@ -393,7 +393,7 @@ class Local(Backend):
         assert isinstance(whole, ArrayRows)  # `Sharded.placed` returns other rows as they are
         array, bounds = whole.array, pairwise(cuts_of(whole.t, shards))
         parts = (array.part(a, b) if whole.is_stored else array[a:b] for a, b in bounds)
-        places = [Part(type(whole)(part, whole.tolerance)) for part in parts]
+        places = [Part(ArrayRows(part, whole.tolerance)) for part in parts]
         yield ShardedRows(LocalTransport(places))
 
 

@@ -141,8 +141,7 @@ class RowSet:
             if needed > free:
                 raise ExemplaError(
                     f"the rows need {needed / 2**30:.2g} GiB more, but {self.folder} has only "
-                    f"{free / 2**30:.2g} GiB free: free some space, or give another folder or a "
-                    "smaller sketch=."
+                    f"{free / 2**30:.2g} GiB free: free some space, or give another folder."
                 )
             with counter(what, count) as bar:
                 for (start, _), rows in zip(missing, blocks(missing) if missing else ()):

@@ -143,7 +143,7 @@ def clean_from(
     check_question(k, "opponents", "true", ask, selector)
     with showing(explainer.progress):
         asked = trusted_query(explainer, test, ask, None, errors)
-        query = explainer.kernel("influence").query(asked.test)
+        query = explainer._query(asked.test, "true", asked.weights)
         if selector is None:
             found = _most_harmful(explainer, query, k, asked.weights)
         else:
@@ -172,7 +172,7 @@ def _most_harmful(
     totals = np.array([-influence[rows].sum() for rows in groups])
     best = [i for i in descending(totals)[:k] if totals[i] > least]
     order = leaders[best]
-    notes = list(dict.fromkeys(note for e in explainer.embeddings for note in e.oracle.notes))
+    notes = list(query.notes)
     if len(order) < k:
         others = "no other one harms these predictions"
         notes.append(f"{len(order)} of {k} examples were found: {others}.")

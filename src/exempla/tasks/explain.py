@@ -23,6 +23,7 @@ from exempla.errors import ExemplaError, ExemplaWarning
 from exempla.explainer import Explainer, KernelOptions, Side, check_options
 from exempla.kernel.kernel import Query, shares
 from exempla.oracles.base import Labels
+from exempla.progress import showing
 from exempla.quality import judge_test
 from exempla.results import Explanation
 from exempla.selection import Selector
@@ -193,16 +194,17 @@ def explain_from(
     """
     check_question(k, side, labels, ask, selector, weights)
     started = time.perf_counter() if started is None else started
-    asked = trusted_query(explainer, test, ask, weights, errors)
-    query = explainer._query(asked.test, labels, asked.weights)
-    found = pick(explainer, query, k, side, selector, asked.weights)
-    oracle, quality = explainer.embeddings[0].oracle, None
-    if asked.rows is not None:
-        quality = judge_test(oracle, test, "test rows")
-    elif len(explainer.models) == 1:
-        quality = judge_held_out(explainer.models[0], explainer.train_data, oracle.likelihood)
-    found = asked.answered(found, explainer, test, quality=quality)
-    return with_removal(found, query, fit, max(time.perf_counter() - started, 0.0))
+    with showing(explainer.progress):
+        asked = trusted_query(explainer, test, ask, weights, errors)
+        query = explainer._query(asked.test, labels, asked.weights)
+        found = pick(explainer, query, k, side, selector, asked.weights)
+        oracle, quality = explainer.embeddings[0].oracle, None
+        if asked.rows is not None:
+            quality = judge_test(oracle, test, "test rows")
+        elif len(explainer.models) == 1:
+            quality = judge_held_out(explainer.models[0], explainer.train_data, oracle.likelihood)
+        found = asked.answered(found, explainer, test, quality=quality)
+        return with_removal(found, query, fit, max(time.perf_counter() - started, 0.0))
 
 
 def pick(
@@ -217,14 +219,14 @@ def pick(
 
     The query has been read and is scored once, whatever the number of selections.
     """
-    n = explainer.n_train
+    n, problem = explainer.n_train, explainer.kernel().rows_and_targets(query, weights)
     wanted = auto_limit(n) if k == "auto" else check_k(k, n)
 
     def select(count: int, quiet: bool) -> Explanation:
         with warnings.catch_warnings():
             if quiet:
                 warnings.simplefilter("ignore", ExemplaWarning)
-            return explainer._explanations(query, count, side, selector, weights, each=False)[0]
+            return explainer._explanations(query, problem, count, side, selector)[0]
 
     found = select(wanted, quiet=k == "auto")
     copies = Copies(explainer.kernel().features.rows.__getitem__, n, explainer.train_data)

@@ -106,10 +106,12 @@ def is_diffuse(explainer: Any, rows: np.ndarray, query: Any, weights: Any) -> bo
 def memory_forecast(model: Any, train: Any, fit: Any, whitened: bool = True) -> Forecast:
     """Return the memory forecast, with a copy of the inputs if the model may be retrained.
 
-    Most models are retrained without the examples found; a network only if `fit` says how.
+    A pipeline makes another. Most models are retrained without the examples found; a network only
+    if `fit` says how.
     """
     retrained = isinstance(train, tuple) and (fit is not None or not is_module(model))
-    inputs = nbytes_of(train[0]) if retrained else 0
+    copies = 2 if hasattr(model, "steps") else 1
+    inputs = copies * nbytes_of(train[0]) if retrained else 0
     return partial(explain_bytes, inputs=inputs, whitened=whitened)
 
 

@@ -35,7 +35,8 @@ def run(options: Namespace) -> int:
             options.pool, expected=[given.dataset.label_name],
             encoding=options.encoding, delimiter=options.delimiter, labelled=False,
         )  # fmt: skip
-        parts = given.featured(split(given.dataset.table, given.dataset.columns, test=pool))
+        parts = split(given.dataset.table, given.dataset.columns, test=pool)
+        parts = replace(parts, X_test=given.featured(parts.X_test))
         asked = choose_query(given, options.ask, None)
         if asked.noun == "predictions" and options.ask == "errors":
             raise ExemplaError("The model makes no error on the test rows: nothing to correct.")

@@ -73,6 +73,7 @@ class ConvShape:
 class ConvFactors(StructuredFactors):
     """Scores of a convolution: images (n·m, C, …) and output gradients (n·m, O, …), m per row."""
 
+    shares_inputs = True
     shape: ConvShape
     images: int
 

@@ -357,6 +357,7 @@ class DenseFactors(StructuredFactors):
 class PairFactors(StructuredFactors):
     """Scores Σ_s a_s g_sᵀ with a and g each an `Operand`."""
 
+    shares_inputs = True
     inputs: Operand
     outputs: Operand
 

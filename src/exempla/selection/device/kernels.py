@@ -58,11 +58,13 @@ def use_triton(array: Any) -> bool:
 def error_bound(parts: int, p: int) -> float:
     """Return a bound on the error of a product of rows of p entries, in units of ‖f‖.
 
-    With two parts, each factor lacks 2⁻¹⁸ of itself, and the product of both second parts is
-    omitted, which is as much again: 192 · 2⁻²⁴. The rest is rounding: of sums of `_DEPTH` products
-    within the matrix unit, and of one more sum for each of those.
+    A bfloat16 number has 8 significant bits. With two parts, each factor lacks up to 2⁻¹⁷ of
+    itself, and the omitted product of both second parts is up to 2⁻¹⁶: together 512 · 2⁻²⁴, and
+    four times that in the interpreter, which truncates. The rest is rounding: of sums of `_DEPTH`
+    products within the matrix unit, and of one more sum for each of those.
     """
-    return ((192.0 if parts == 2 else 0.0) + 16.0 + p / _DEPTH) * 2.0**-24
+    omitted = (2048.0 if interpreted() else 512.0) if parts == 2 else 0.0
+    return (omitted + 16.0 + p / _DEPTH) * 2.0**-24
 
 
 def jit(kernel: Any) -> Any:

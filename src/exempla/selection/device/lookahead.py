@@ -1,4 +1,4 @@
-"""Lookahead on the device, for one target: the pool of `selection.lookahead` as matrices.
+"""Lookahead on the device, for one target: the pool of `engine.Lookahead` as matrices.
 
 The products of all pool rows with each other are one matrix, so that guessing b picks takes b small
 steps on vectors, without the host. A pass is one CUDA graph: it applies the correct guesses of the

@@ -43,6 +43,7 @@ MAX_TARGETS = 64
 _MAX_MEASURED = 2**27
 """Numbers of the directions of all targets whose leaders are measured in float64 at a time."""
 _PARTS, _LANES = 2, 1024
+"""bfloat16 parts of each factor; blocks of rows that `_lead_kernel` compares at a time."""
 _TILES = {16: (64, 32, 4, 3), MAX_TARGETS: (16, 64, 4, 3)}
 """Rows and depth of a tile, warps and stages of `_update_kernel`, for up to so many targets: the
 fastest of seven or eight on an H200."""
