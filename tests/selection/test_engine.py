@@ -17,7 +17,7 @@ from threadpoolctl import ThreadpoolController
 
 import exempla
 from exempla import arrays
-from exempla.selection import SBQ, MatchingPursuit, Sharded, select
+from exempla.selection import SBQ, MatchingPursuit, NonNegative, Sharded, select
 from exempla.selection import engine as engine_module
 from exempla.selection.rows import ArrayRows
 from tests.selection.reference import (
@@ -158,6 +158,52 @@ def test_500_picks_in_512_dimensions_are_those_of_float64():
     double = select(rows.astype(np.float64), target, 500)
     assert len(single) == 500
     assert np.array_equal(single.indices, double.indices)
+
+
+def test_a_row_that_adds_barely_more_than_the_tolerance_is_picked():
+    """Sums in float32 cannot tell that, so float64 decides before a run stops at the rank."""
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        span = rng.standard_normal((6, 256))
+        rows = rng.standard_normal((200, 6)) @ span
+        new = rng.standard_normal(256)
+        new -= new @ np.linalg.pinv(span) @ span
+        new /= np.linalg.norm(new)
+        share = 1e-5 * (1 + 10.0 ** rng.uniform(-4, -2))
+        rows[77] += new * np.linalg.norm(rows[77]) * np.sqrt(share)
+        rows, target = rows.astype(np.float32), rows.mean(axis=0) + new
+        with using("numpy"), pytest.warns(exempla.ExemplaWarning):
+            single = select(rows, target, 9)
+        with pytest.warns(exempla.ExemplaWarning):
+            double = select(ArrayRows(rows.astype(np.float64), 1e-5), target, 9)
+        assert len(single) == len(double)
+        assert 77 in single.indices
+
+
+@pytest.mark.parametrize("scale", [1e-24, 1e-22, 1.0, 1e19])
+@pytest.mark.parametrize("rule", [SBQ(0.0), NonNegative()])
+def test_the_scale_of_float32_rows_and_targets_changes_no_pick(rule, scale):
+    rng = np.random.default_rng(0)
+    rows = rng.standard_normal((2000, 64), dtype=np.float32)
+    target = rows[:20].mean(axis=0, dtype=np.float64)
+    with using("numpy"):
+        found = select(rows * np.float32(scale), target * scale, 6, rule)
+        small = select(rows, target * 1e-44, 6, rule)
+    expected = select(rows.astype(np.float64), target, 6, rule).indices
+    assert found.indices.tolist() == small.indices.tolist() == expected.tolist()
+
+
+def test_denormal_rows_beside_normal_ones_are_scored_exactly():
+    """Their products underflow in float32, but without noise a tiny row explains as much."""
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        rows = rng.standard_normal((300, 40))
+        rows[150:] *= 10.0 ** rng.uniform(-44, -41, (150, 1))
+        rows, target = rows.astype(np.float32), rng.standard_normal(40)
+        with using("numpy"):
+            single = select(rows, target, 15)
+        double = select(ArrayRows(rows.astype(np.float64), 1e-5), target, 15)
+        assert np.array_equal(single.indices, double.indices)
 
 
 def the_passes_own_leaders(self, active):

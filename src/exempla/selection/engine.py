@@ -516,9 +516,8 @@ class _Loop:
         """Return the best row of each active run, the lowest of ties; −1 if none is left."""
         leaders, scores, runs = self.leaders, self.scores, self.runs
         winners = {i: int(leaders.rows[i]) for i in active}
-        # Sums in float32 may hide that a row still adds something.
         close = (leaders.rows >= 0) & (leaders.rivals >= tie_threshold(leaders.lower))
-        close |= scores.error > 0.0
+        close |= (leaders.rows < 0) & (scores.error > 0.0)  # it may hide what a row still adds
         contested = [i for i in active if close[i]]
         if not contested:
             return winners
