@@ -120,7 +120,7 @@ MUTANTS = [
            "return w / w.sum(-1, keepdims=True)", "kernel/test_query.py"),
     Mutant("kernel/moments.py", "if not factors.shares_inputs or", "if",
            "kernel/test_moments.py"),
-    Mutant("kernel/fisher.py", "        if fitted:\n", "        if False:\n",
+    Mutant("kernel/fisher.py", "norms[int(batch.sample[0] >= start)]", "norms[0]",
            "kernel/test_estimate.py"),
     Mutant("kernel/embed.py", "norm2 = norm2 + residual", "norm2 = norm2 + 0 * residual",
            "kernel/test_query.py"),

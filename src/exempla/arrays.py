@@ -281,7 +281,6 @@ def _pool(count: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(count, "exempla")
 
 
-
 def in_parts(
     work: Callable[[int, int], _PartResult], t: int, width: int, tile: int
 ) -> list[_PartResult]:

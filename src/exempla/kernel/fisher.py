@@ -367,16 +367,18 @@ def _sum_of_rows(
     fresh = track_rows(scored, "estimating the Fisher", len(examples)) if len(rest) else ()
     moved = (replace(batch, sample=batch.sample + start) for batch in fresh)
     total = SumOfSquares(diagonal=fisher == "diagonal")
-    norms: _Norms | None = None
+    # A basis fits the rows that it was computed from better than others: each has its own sample.
+    norms: list[_Norms] = []
     for whole in chain((known.pop(0) for _ in range(len(known))), moved):
-        if norms is None:
+        if not norms:
             long = whole.thinnest(oracle.layers) >= MANY
             most = MEASURED_LONG if long else MEASURED
-            norms = _Norms(0 if basis.exact else max(1, -(-len(rest) // most)), long)
+            stride = 0 if basis.exact else -(-len(positions) // most)
+            norms = [_Norms(stride, long), _Norms(stride, long)]  # of its rows, and of the others
         if not len(whole):  # examples outside the margin of a hinge loss have no rows
             continue
         if not total.diagonal and isinstance(basis, IdentitySketch) and _shares_inputs(whole):
-            norms.add(whole, None)
+            norms[0].add(whole, None)
             total.add_products(whole)
             continue
         for batch in pieces(whole, 8 * basis.width):
@@ -384,13 +386,12 @@ def _sum_of_rows(
             if found is not None:
                 found.add(batch, rows)
             if not batch.is_score:
-                norms.add(batch, rows, batch.sample[0] < start)
+                norms[int(batch.sample[0] >= start)].add(batch, rows)
                 total.add(rows)
             del batch
         del whole  # the next pass needs the memory
-    assert norms is not None  # there is an example, and it has a row
-    energy, energy2 = norms.totals()
-    return FisherSum(total.done(), energy, energy2, norms.rows)
+    energy, energy2 = np.sum([each.totals() for each in norms], axis=0).tolist()
+    return FisherSum(total.done(), energy, energy2, sum(each.rows for each in norms))
 
 
 def _shares_inputs(batch: ScoreRows) -> bool:
@@ -418,9 +419,7 @@ def pieces(batch: ScoreRows, row_bytes: int) -> Iterator[ScoreRows]:
 class _Norms:
     """Σ ‖r‖² and Σ ‖r‖⁴ over all parameters, from norms in the basis and a sample of full norms.
 
-    The basis fits the rows that it was computed from better than others. So these are measured one
-    by one, and the sample is of the others. Sums stay on the device of the rows until the end, so
-    that no batch waits for a transfer.
+    Sums stay on the device of the rows until the end, so that no batch waits for a transfer.
     """
 
     stride: int
@@ -437,18 +436,10 @@ class _Norms:
     inside_measured: Any = 0.0
     whole_measured: Any = 0.0
     """The same of the measured rows, in the basis and over all parameters."""
-    whole_fitted: Any = 0.0
-    """The same of the rows that the basis was computed from, over all parameters."""
 
-    def add(self, batch: ScoreRows, projected: Array | None, fitted: bool = False) -> None:
-        """Add rows; `projected` may be missing if the basis is exact.
-
-        `fitted` tells that the basis was computed from these rows.
-        """
+    def add(self, batch: ScoreRows, projected: Array | None) -> None:
+        """Add rows; `projected` may be missing if the basis is exact."""
         self.rows += len(batch) if batch.counted is None else batch.counted
-        if fitted:
-            self.whole_fitted = self.whole_fitted + _two_sums(batch.squared_norms())
-            return
         energy = batch.squared_norms() if projected is None else (projected * projected).sum(1)
         self.inside = self.inside + _two_sums(energy)
         if not self.stride:
@@ -463,15 +454,14 @@ class _Norms:
             self.inside_measured = self.inside_measured + _two_sums(energy[some])
             self.whole_measured = self.whole_measured + _two_sums(part.squared_norms())
 
-    def totals(self) -> tuple[float, float]:
-        inside, part, whole, fitted = (
+    def totals(self) -> np.ndarray:
+        inside, part, whole = (
             to_numpy(sums) + np.zeros(2)
-            for sums in (self.inside, self.inside_measured, self.whole_measured, self.whole_fitted)
+            for sums in (self.inside, self.inside_measured, self.whole_measured)
         )
         if self.stride:
             inside = np.where(part > 0, inside * whole / np.where(part > 0, part, 1.0), whole)
-        energy, energy2 = (inside + fitted).tolist()
-        return energy, energy2
+        return inside
 
 
 def _two_sums(energy: Array) -> Array:
