@@ -239,7 +239,7 @@ class SumOfSquares:
         self._total = more
 
 
-MEASURED, MEASURED_LONG = 512, 64
+MEASURED, MEASURED_LONG = 256, 64
 """Examples whose full norms are measured if the basis is not exact; the second number for examples
 with `MANY` positions in every layer."""
 
