@@ -192,7 +192,8 @@ def snapshots(count: int) -> dict[str, Any]:
     )  # fmt: skip
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     with tempfile.TemporaryDirectory() as folder:
-        record = exempla.Recorder(model, folder, optimizer, keep=count)
+        steps = 30 * -(-len(train[1]) // 32)
+        record = exempla.Recorder(model, folder, optimizer, keep=count, steps=steps)
 
         def loop() -> None:
             with record:
