@@ -55,7 +55,9 @@ def test_a_folder_or_ones_own_code(place, own, monkeypatch, capsys):
     page = (place / "out" / "report.html").read_text()
     assert '<mark class="for3">9</mark>' in page
     assert "Which training texts are behind these completions?" in page
-    assert "report.html" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "report.html" in out
+    assert "the completion should become" in out
     sys.modules.pop("speaking", None)
 
 

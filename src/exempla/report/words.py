@@ -14,6 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from exempla import __version__
+from exempla.data import Completions
 from exempla.quality import Judged, disagreement, judge_examples, judge_test, poor_sentence, spaced
 from exempla.report.views import View
 from exempla.results import Answer, Explanation, Selection
@@ -258,7 +259,12 @@ def _removal_effect(explanation: Explanation, noun: str) -> str:
             f"{rows:,} {of} are most responsible. How much their removal changes cannot be "
             "predicted for trees: answer.verify() retrains and measures it."
         )
-    answers = "the true value" if effect["n_fixed"] is None else "the correct answer"
+    asked = getattr(explanation.question, "test", None)
+    answers = "the correct answer"
+    if noun == "completions" or isinstance(asked, Completions):
+        answers = "the completion"
+    elif effect["n_fixed"] is None:
+        answers = "the true value"
     answers += "s" * (n != 1)
     become = "becomes" if n == 1 else "become"
     if explanation.labels != "true":
