@@ -307,7 +307,7 @@ def expected_peak(evidence: Evidence, method: str, k: int | None) -> float:
 
     Per row: x of X, and again while a fold is trained or where curated rows are stacked below;
     48c for the views of c classes, 90c for the stack, 160 for neighbours, 12p for scores of p
-    numbers. SBQ takes 12p more, and 60k² + 24kp for k picks. With a store, buffers replace the
+    numbers. SBQ takes 8p more, and 36k² + 24kp for k picks. With a store, buffers replace the
     scores.
     """
     problem, p = evidence.problem, evidence.score_width
@@ -318,7 +318,8 @@ def expected_peak(evidence: Evidence, method: str, k: int | None) -> float:
     held, scores = x * evidence.trusted + 8.0, min(12.0 * p, most)
     if method == "sbq":
         picks = min(problem.n_train if k is None else k, MOST_PICKS)
-        work, fixed = 2 * scores + 112.0 + 8.0 * c, 60.0 * picks**2 + 24.0 * picks * p
+        rows = min(20.0 * p, 2 * most)
+        work, fixed = rows + 112.0 + 8.0 * c, 36.0 * picks**2 + 24.0 * picks * p
     else:
         held += x + 48.0 * c + 160.0
         work, fixed = max(90.0 * c + 60.0, x + 27.0 * c, scores + 40.0), _LIBRARY_BYTES
