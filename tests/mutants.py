@@ -121,7 +121,7 @@ MUTANTS = [
     Mutant("kernel/moments.py", "if not factors.shares_inputs or", "if",
            "kernel/test_moments.py"),
     Mutant("kernel/fisher.py", "norms[int(batch.sample[0] >= start)]", "norms[0]",
-           "kernel/test_estimate.py"),
+           "kernel/test_large.py"),
     Mutant("kernel/embed.py", "norm2 = norm2 + residual", "norm2 = norm2 + 0 * residual",
            "kernel/test_query.py"),
     Mutant("kernel/damping.py", "radius * evidence.weight_square)",

@@ -367,7 +367,8 @@ def _sum_of_rows(
     fresh = track_rows(scored, "estimating the Fisher", len(examples)) if len(rest) else ()
     moved = (replace(batch, sample=batch.sample + start) for batch in fresh)
     total = SumOfSquares(diagonal=fisher == "diagonal")
-    # A basis fits the rows that it was computed from better than others: each has its own sample.
+    # A basis fits the rows that it was computed from better than others, and these come first: each
+    # has its own sample.
     norms: list[_Norms] = []
     for whole in chain((known.pop(0) for _ in range(len(known))), moved):
         if not norms:
