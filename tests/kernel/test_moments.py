@@ -77,12 +77,14 @@ def test_an_overflow_is_named_for_wide_sides_too():
         result.inputs.eigenbasis()
 
 
-def test_products_less_precise_than_their_type_have_a_basis_too():
+@pytest.mark.parametrize("torch_too", [False, True])
+def test_products_less_precise_than_their_type_have_a_basis_too(torch_too):
     rng = np.random.default_rng(0)
     (result,) = Moments.of((Layer("wide", 900, 3, np.zeros(900)),), batches(rng, 900, 3))
     vectors = rng.normal(size=(900, 5))
     exact = vectors @ vectors.T
-    result.inputs.total = (exact * (1 + 1e-3 * rng.normal(size=(900, 900)))).astype(np.float32)
+    rounded = (exact * (1 + 1e-3 * rng.normal(size=(900, 900)))).astype(np.float32)
+    result.inputs.total = torch.from_numpy(rounded) if torch_too else rounded
     basis = result.inputs.eigenbasis()
     values = np.linalg.eigvalsh(exact)[::-1][:5]
     np.testing.assert_allclose(basis.values[:5], values / values.sum(), rtol=0.01)

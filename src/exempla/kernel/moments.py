@@ -120,7 +120,7 @@ class _StreamedMoment:
         while lower is None:
             try:
                 lower = linalg.cholesky((core + core.T) / 2 + shift * gram)
-            except (np.linalg.LinAlgError, RuntimeError):  # products less precise than their type
+            except linalg.LinAlgError:  # products less precise than their type
                 shift *= 10.0
         root = in_double(self.total + shift * omega) @ linalg.inv(lower).T
         inner, rotation = _symmetric_eigen(root.T @ root)

@@ -219,8 +219,9 @@ def pick(
 
     The query has been read and is scored once, whatever the number of selections.
     """
-    n, problem = explainer.n_train, explainer.kernel().rows_and_targets(query, weights)
+    n = explainer.n_train
     wanted = auto_limit(n) if k == "auto" else check_k(k, n)
+    problem = explainer.kernel().rows_and_targets(query, weights)
 
     def select(count: int, quiet: bool) -> Explanation:
         with warnings.catch_warnings():
