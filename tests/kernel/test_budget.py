@@ -16,7 +16,7 @@ from exempla.errors import ExemplaError
 from exempla.kernel import sketch as choose
 from exempla.kernel.basis import IdentitySketch, KroneckerSketch, SpanSketch
 from exempla.kernel.embed import EmbeddingOptions, embed_training_set
-from exempla.kernel.moments import n_eigenvectors
+from exempla.kernel.moments import WHOLE, plan_side
 from exempla.kernel.sketch import Price, choose_sketch, look_at
 from exempla.oracles import make_oracle
 from tests.oracles.torch.resnet import ResNet
@@ -58,7 +58,7 @@ def test_the_sketch_costs_what_is_forecast(job):
     for layer in oracle.layers:
         for d, other in ((layer.d_in, layer.d_out), (layer.d_out, layer.d_in)):
             # of a wider moment only leading eigenvectors, by products that are counted
-            eigen += 10.0 * d**3 if n_eigenvectors(d, other, 40, 512) == d else 0.0
+            eigen += 10.0 * d**3 if plan_side(d, other, 40, WHOLE, 512) == (True, d) else 0.0
     spent = flops_of(lambda: embed_training_set(oracle, train, EmbeddingOptions(sketch=40)))
     assert 0.6 < (spent + eigen) / forecast < 1.6
 

@@ -69,6 +69,18 @@ def test_every_part_of_an_ensemble_has_a_basis_of_its_own_inputs():
     assert np.corrcoef(*both)[0, 1] > 0.95
 
 
+def test_a_side_with_fewer_coordinates_than_random_directions_is_summed_in_full(monkeypatch):
+    """Of a large model: ΩᵀΩ would be singular."""
+    monkeypatch.setattr(moments, "LARGE", 1)
+    monkeypatch.setattr(moments, "LARGE_WHOLE", 10)
+    rng = np.random.default_rng(0)
+    parts = batches(rng, 40, 400)
+    (result,) = Moments.of((Layer("flat", 40, 400, np.zeros(40)),), parts)
+    a = np.vstack([b.factors[0].a for b in parts])
+    values = np.linalg.eigvalsh(a.T @ a)[::-1]
+    np.testing.assert_allclose(result.spectra[0].values, values / values.sum(), atol=1e-12)
+
+
 def test_an_overflow_is_named_for_wide_sides_too():
     rows = batches(np.random.default_rng(0), 500, 3)
     (result,) = Moments.of((Layer("wide", 500, 3, np.zeros(500)),), rows)

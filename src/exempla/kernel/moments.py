@@ -26,7 +26,7 @@ from exempla.oracles.base import MANY, Factors, Layer, ScoreRows, Side, in_float
 WHOLE = 2048
 """Coordinates of a side up to which its moment is summed in full."""
 MAX_EIGEN = 384
-"""Coordinates up to which all eigenvectors of a whole moment are computed (`n_eigenvectors`)."""
+"""Coordinates up to which all eigenvectors of a whole moment are computed (`plan_side`)."""
 _SHIFT, _MIN_SHIFT = {4: 1e-6, 8: 1e-12}, 1e-30
 """Shift of a wide moment relative to its trace, by the bytes of a number, and if it is zero."""
 NYSTROM = 64, 512
@@ -57,14 +57,19 @@ def columns(other: int, directions: int, most: int) -> int:
     return min(max(other // 2, 2 * directions // max(other, 1), NYSTROM[0]), most)
 
 
-def n_eigenvectors(width: int, other: int, directions: int, most: int) -> int:
-    """Return how many eigenvectors of the moment of one side are computed if it is summed in full.
+def plan_side(width: int, other: int, directions: int, whole: int, most: int) -> tuple[bool, int]:
+    """Return whether the moment of a side is summed in full, and how many eigenvectors it gets.
 
-    A wide side gets as many as Ω has columns, or a quarter of the directions kept in all if that is
-    more, from random directions. No layer measured kept a sixteenth of those.
+    A wide side is summed as GΩ, unless Ω would have as many columns as the side has coordinates,
+    and gets one eigenvector per column. Of a moment that is summed in full, all are computed, or as
+    many as Ω would have columns, or a quarter of the directions kept in all if that is more. No
+    layer measured kept a sixteenth of those.
     """
-    few = max(columns(other, directions, most), min(width, directions) // 4)
-    return width if width <= max(MAX_EIGEN, 2 * few) else few
+    few = columns(other, directions, most)
+    if width > max(whole, few):
+        return False, few
+    few = max(few, min(width, directions) // 4)
+    return True, width if width <= max(MAX_EIGEN, 2 * few) else few
 
 
 @dataclass(frozen=True)
@@ -84,8 +89,8 @@ class _StreamedMoment:
         d_in, d_out = layer.d_in, layer.d_out
         width, other = (d_in, d_out) if side == "inputs" else (d_out, d_in)
         self.side: Side = side
-        self.width, self.columns, self.seed = width, columns(other, directions, most), seed
-        self.whole, self.count = width <= whole, n_eigenvectors(width, other, directions, most)
+        self.width, self.seed = width, seed
+        self.whole, self.count = plan_side(width, other, directions, whole, most)
         self.total: Any = None
         self.omega: Any = None
 
@@ -95,7 +100,7 @@ class _StreamedMoment:
             fresh = factors.moment(self.side)
         else:
             if self.omega is None:
-                self.omega = _random_directions(self.width, self.columns, self.seed, like)
+                self.omega = _random_directions(self.width, self.count, self.seed, like)
             fresh = factors.action(self.side, self.omega)
         self.total = fresh if self.total is None else self.total + fresh
 
@@ -109,7 +114,7 @@ class _StreamedMoment:
             self.omega = _linalg(start).qr(start)[0]
             self.total = self.total @ self.omega
         else:  # E[ωᵀGω] = tr G: shares are of the whole trace, not of the part that Ω sees
-            trace = float(in_float64((self.omega * self.total).sum())) / self.columns
+            trace = float(in_float64((self.omega * self.total).sum())) / self.count
         # G + ν ≈ B Bᵀ with B = Y L⁻ᵀ, Y = (G + ν)Ω and L Lᵀ = ΩᵀY; B's singular vectors are those
         # of G. The shift ν, which is subtracted at the end, covers rounding.
         linalg, omega = _linalg(self.total), self.omega
@@ -201,11 +206,9 @@ def moments_bytes(
     whole, most = limits(size, len(layers), directions, whole)
     for layer in layers:
         for width, other in ((layer.d_in, layer.d_out), (layer.d_out, layer.d_in)):
+            in_full, count = plan_side(width, other, directions, whole, most)
             # the sum and the eigenvectors; for a side that is not summed in full also Ω
-            if width <= whole:
-                numbers += width * (width + n_eigenvectors(width, other, directions, most))
-            else:
-                numbers += 3 * width * min(columns(other, directions, most), width)
+            numbers += width * (width + count) if in_full else 3 * width * count
     return numbers * itemsize
 
 

@@ -30,15 +30,7 @@ import numpy as np
 from exempla.checks import is_real, whole_number
 from exempla.errors import ExemplaError
 from exempla.kernel.basis import IdentitySketch, KroneckerSketch, Sketch, SpanSketch
-from exempla.kernel.moments import (
-    LARGE,
-    WHOLE,
-    Moments,
-    columns,
-    limits,
-    moments_bytes,
-    n_eigenvectors,
-)
+from exempla.kernel.moments import LARGE, WHOLE, Moments, limits, moments_bytes, plan_side
 from exempla.memory import announce, available_memory
 from exempla.oracles.base import Examples, Layer, Oracle, ScoreRows, Work
 from exempla.progress import say, track_rows
@@ -146,14 +138,11 @@ class FitCost:
         for s, d_in, d_out, _ in self.work:
             # all rows of an example have the same input, whose moment is computed once
             for d, other, each in ((d_in, d_out, 1.0), (d_out, d_in, self.rows_each)):
-                if d <= widest:
-                    summed, few = d, n_eigenvectors(int(d), int(other), p, most)
-                else:
-                    few = min(d, columns(int(other), p, most))
-                    summed = 2 * few
+                in_full, few = plan_side(int(d), int(other), p, widest, most)
+                summed = d if in_full else 2 * few
                 moments += 2.0 * each * basis * s * d * summed
                 # all eigenvectors; or of the products with `few` directions, twice
-                eigen += _EIGEN * d**3 if few == d else 4.0 * d * (summed + few) * few
+                eigen += _EIGEN * d**3 if few == int(d) else 4.0 * d * (summed + few) * few
                 project += 2.0 * s * d * min(d, share)
             project += 2.0 * s * min(d_in, share) * min(d_out, share)
         # rows that the basis was computed from are used again
