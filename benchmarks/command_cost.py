@@ -171,6 +171,27 @@ def seconds(run: Callable[[], object]) -> float:
     return time.process_time() - begun
 
 
+def recorded(
+    model: Any, optimizer: Any, folder: Path, count: int, epochs: int, loss: Callable[[Any], Any],
+    examples: int,
+) -> float:  # fmt: skip
+    """Train in batches of 32 with a Recorder; return processor seconds. `loss` takes positions."""
+    import torch
+
+    import exempla
+
+    steps = epochs * -(-examples // 32)
+    begun = time.process_time()
+    with exempla.Recorder(model, folder, optimizer, keep=count, steps=steps) as record:
+        for _ in range(epochs):
+            for rows in torch.randperm(examples).split(32):
+                optimizer.zero_grad()
+                loss(rows).backward()
+                optimizer.step()
+                record.step()
+    return time.process_time() - begun
+
+
 def snapshots(count: int) -> dict[str, Any]:
     """Train a small CNN on the digits with a Recorder, and explain its errors with snapshots."""
     import torch
@@ -192,20 +213,8 @@ def snapshots(count: int) -> dict[str, Any]:
     )  # fmt: skip
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     with tempfile.TemporaryDirectory() as folder:
-        steps = 30 * -(-len(train[1]) // 32)
-        record = exempla.Recorder(model, folder, optimizer, keep=count, steps=steps)
-
-        def loop() -> None:
-            with record:
-                for _ in range(30):
-                    for rows in torch.randperm(len(train[1])).split(32):
-                        optimizer.zero_grad()
-                        loss = nn.functional.cross_entropy(model(train[0][rows]), train[1][rows])
-                        loss.backward()
-                        optimizer.step()
-                        record.step()
-
-        training = seconds(loop)
+        loss = lambda rows: nn.functional.cross_entropy(model(train[0][rows]), train[1][rows])  # noqa: E731
+        training = recorded(model, optimizer, Path(folder), count, 30, loss, 1400)
         clock = Clock()
         clock.turn()
         clock._stack[:] = ["other"]
@@ -251,20 +260,9 @@ def language(count: int) -> dict[str, Any]:
     )
     optimizer = torch.optim.Adam(model.parameters(), 2e-3)
     with tempfile.TemporaryDirectory() as name:
-        folder, epochs = Path(name), 40
-        steps = epochs * -(-len(ids) // 32)
-        record = exempla.Recorder(model, folder / "run", optimizer, keep=count, steps=steps)
-
-        def loop() -> None:
-            with record:
-                for _ in range(epochs):
-                    for rows in torch.randperm(len(ids)).split(32):
-                        optimizer.zero_grad()
-                        model(input_ids=ids[rows], labels=labels[rows]).loss.backward()
-                        optimizer.step()
-                        record.step()
-
-        training = seconds(loop)
+        folder = Path(name)
+        loss = lambda rows: model(input_ids=ids[rows], labels=labels[rows]).loss  # noqa: E731
+        training = recorded(model, optimizer, folder / "run", count, 40, loss, len(ids))
         model.save_pretrained(folder / "model")
         tokenizer.save_pretrained(folder / "model")
         for file, pairs in (("train", sums), ("asked", sums[17:18])):

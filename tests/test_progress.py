@@ -29,8 +29,11 @@ def test_a_line_is_printed_once_per_job(capsys):
         say("and this")
     with showing(True):
         say("and this")
+        say("a worker was lost", always=True)
+        say("a worker was lost", always=True)  # another one
     said = capsys.readouterr().err.splitlines()
-    assert said == ["exempla: each model says this", *["exempla: and this"] * 2]
+    assert said[:3] == ["exempla: each model says this", *["exempla: and this"] * 2]
+    assert said[3:] == ["exempla: a worker was lost"] * 2
 
 
 def test_redirected_output_gets_lines_and_a_terminal_a_bar(capsys, monkeypatch):

@@ -232,14 +232,16 @@ def track_rows(batches: Iterable[ScoreRows], what: str, total: int) -> Iterator[
 def say(text: str, always: bool = False) -> None:
     """Print one line, once per job, if progress is shown.
 
-    With `always`, print it unless the caller has hidden progress.
+    With `always`, print it every time, unless the caller has hidden progress.
     """
-    said = _SAID.get()
-    if (_SHOWN.get() or (always and _SHOWN.get() is None)) and text not in (said or ()):
+    shown, said = _SHOWN.get(), _SAID.get()
+    if shown or (always and shown is None):
+        if said is not None and not always:
+            if text in said:
+                return
+            said.add(text)
         clear_line()
         _print(text)
-    if said is not None:
-        said.add(text)
 
 
 def _print(text: str) -> None:

@@ -259,9 +259,8 @@ def _removal_effect(explanation: Explanation, noun: str) -> str:
             f"{rows:,} {of} are most responsible. How much their removal changes cannot be "
             "predicted for trees: answer.verify() retrains and measures it."
         )
-    asked = getattr(explanation.question, "test", None)
     answers = "the correct answer"
-    if noun == "completions" or isinstance(asked, Completions):
+    if isinstance(getattr(explanation.question, "test", None), Completions):
         answers = "the completion"
     elif effect["n_fixed"] is None:
         answers = "the true value"

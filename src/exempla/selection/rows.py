@@ -264,8 +264,7 @@ class ArrayRows(Rows):
         out = self.xp.empty((vectors.shape[0], self.t), dtype=self.xp.float64, device=self.device)
 
         def fill(here: slice, rows: Array) -> None:
-            for part, block in self._cut(here, rows, len(vectors)):
-                out[:, part] = vectors @ block.T
+            self.multiply(rows, vectors, out[:, here])
 
         self.over_blocks(fill)
         return out
@@ -279,23 +278,24 @@ class ArrayRows(Rows):
 
         float32 directions are multiplied in float32; sums move to float64 every _STRETCH terms.
         """
-        if directions.dtype == self.xp.float64:
-            if rows.dtype == self.xp.float64 or not self.on_cpu:
-                return directions @ self.xp.astype(rows, self.xp.float64, copy=False).T
-            out = np.empty((len(directions), len(rows)))
-            for here, block in self._cut(slice(0, len(rows)), rows, len(directions)):
-                out[:, here] = directions @ block.T
-            return out
+        exact = directions.dtype == self.xp.float64
         if out is None:
-            out = np.empty((len(directions), len(rows)), self.product_dtype)
+            shape = len(directions), len(rows)
+            dtype = self.xp.float64 if exact else self.product_dtype
+            out = self.xp.empty(shape, dtype=dtype, device=self.device)
+        made: Any = out
+        if exact:
+            for here, block in self._cut(slice(0, len(rows)), rows, len(directions)):
+                made[:, here] = directions @ block.T
+            return made
         step = self.product_rows
         for here in (slice(start, start + step) for start in range(0, len(rows), step)):
             block = rows[here]
             block.max()  # reads the block in order; the product alone reads it several times slower
-            out[:, here] = (block[:, :_STRETCH] @ directions[:, :_STRETCH].T).T
+            made[:, here] = (block[:, :_STRETCH] @ directions[:, :_STRETCH].T).T
             for part in (slice(i, i + _STRETCH) for i in range(_STRETCH, self.p, _STRETCH)):
-                out[:, here] += (block[:, part] @ directions[:, part].T).T
-        return out
+                made[:, here] += (block[:, part] @ directions[:, part].T).T
+        return made
 
     def approximate(self, vectors: np.ndarray) -> tuple[np.ndarray, float]:
         if not self.error:

@@ -29,12 +29,11 @@ def run_on_device(
     # With noise far below the squared row norms, products would be dominated by rounding.
     separable = noise == 0.0 or noise > 1e-6 * float(rows.norms2.max())
     unfinished = all(len(run.indices) < k <= _MAX_PICKS for run in runs)
-    if not (separable and unfinished and rows.in_range and use_triton(rows.array)):
+    suitable = rows.in_range and (len(runs) == 1 or rows.p <= _MAX_WIDTH)
+    if not (separable and unfinished and suitable and use_triton(rows.array)):
         return
     with torch.cuda.device_of(rows.array):  # Triton and graphs run on the current device
         if len(runs) > 1 and not any(run.indices for run in runs):
-            if rows.p > _MAX_WIDTH:
-                return
             each = 8 * k * (k + 2 * rows.p)
             step = int(np.clip(_MAX_BYTES // each, 1, MAX_TARGETS))
             for start in range(0, len(runs), step):
